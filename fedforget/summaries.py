@@ -1,0 +1,319 @@
+"""What one client sends to the server, once: a task vector and a Fisher diagonal (FIRM, section 4.1)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from fedforget.errors import SummaryError
+from fedforget.files import atomic_path, write_json
+
+Role = Literal["forget", "retain"]
+ROLES: tuple[Role, ...] = ("forget", "retain")
+
+_FORMAT = 1
+_A, _B = "::lora_A", "::lora_B"
+_CLIENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+@dataclass(frozen=True, eq=False)
+class LoraFactors:
+    """The task vector ``scale * B @ A`` of one weight tensor, in factors.
+
+    Attributes
+    ----------
+    A : Tensor
+        Shape ``[r, d_in]``.
+    B : Tensor
+        Shape ``[d_out, r]``.
+    scale : float
+        ``lora_alpha / r``, or ``lora_alpha / sqrt(r)`` for rank-stabilised LoRA.
+    """
+
+    A: Tensor
+    B: Tensor
+    scale: float
+
+    def __post_init__(self) -> None:
+        if self.A.ndim != 2 or self.B.ndim != 2 or self.A.shape[0] != self.B.shape[1]:
+            raise SummaryError(
+                f"LoRA factors do not multiply: B is {tuple(self.B.shape)} and A is {tuple(self.A.shape)}; "
+                "expected [d_out, r] and [r, d_in]"
+            )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape ``(d_out, d_in)`` of the weight tensor."""
+        return self.B.shape[0], self.A.shape[1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The factors' dtype, and that of :meth:`dense`."""
+        return self.B.dtype
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        """Expand rows ``start:stop`` in fp32 or better; shape ``[stop - start, d_in]``."""
+        wide = torch.promote_types(self.dtype, torch.float32)
+        return (self.B[start:stop].to(wide) @ self.A.to(wide)).mul_(self.scale)
+
+    def dense(self) -> Tensor:
+        """Return ``scale * B @ A``, shape ``[d_out, d_in]``, in the factors' dtype.
+
+        The product is accumulated in fp32 or better and rounded once.
+        """
+        return self.rows(0, self.B.shape[0]).to(self.dtype)
+
+
+Delta = Tensor | LoraFactors
+
+
+@dataclass(eq=False)
+class ClientSummary:
+    """One client's task vector and raw Fisher diagonal.
+
+    Attributes
+    ----------
+    client_id : str
+        Stable identity; every reduction on the server runs in the order of these.
+    role : {"forget", "retain"}
+        What the client's task vector is for.
+    domain : str
+        The forget domain (clients of one domain are pooled), or a label for a retain client.
+    num_examples : int
+        Local training examples, at least 1.
+    deltas : mapping of str to Tensor or LoraFactors
+        Task vector per adapted weight, by the backbone's own parameter name.
+    fisher : mapping of str to Tensor
+        Empirical Fisher diagonal of the *dense* weight, equation (1); same names and shapes.
+        May be empty for methods that need none.
+    """
+
+    client_id: str
+    role: Role
+    domain: str
+    num_examples: int
+    deltas: Mapping[str, Delta]
+    fisher: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def validate(self) -> None:
+        """Check everything that can be checked without a backbone.
+
+        Raises
+        ------
+        SummaryError
+            Names the client and the tensor: an unknown role, no examples, no tensors, a
+            non-finite task vector, a Fisher that is negative, non-finite or of another shape.
+        """
+        who = f"client {self.client_id!r}"
+        if not _CLIENT_ID.fullmatch(self.client_id):
+            raise SummaryError(
+                f"{who}: a client id is 1 to 128 letters, digits, '.', '_' or '-', starting with a letter or digit"
+            )
+        if self.role not in ROLES:
+            raise SummaryError(f"{who}: role {self.role!r} is neither 'forget' nor 'retain'")
+        if not self.domain:
+            raise SummaryError(f"{who}: the domain is empty")
+        if self.num_examples < 1:
+            raise SummaryError(f"{who}: {self.num_examples} examples; a summary needs at least one")
+        if not self.deltas:
+            raise SummaryError(f"{who}: the summary holds no task vector")
+        unknown = sorted(set(self.fisher) - set(self.deltas))
+        missing = sorted(set(self.deltas) - set(self.fisher)) if self.fisher else []
+        if unknown or missing:
+            raise SummaryError(
+                f"{who}: the Fisher diagonal and the task vector name different tensors "
+                f"(only in the Fisher: {unknown or 'none'}; only in the task vector: {missing or 'none'})"
+            )
+        for name, delta in self.deltas.items():
+            parts = (delta.A, delta.B) if isinstance(delta, LoraFactors) else (delta,)
+            for part in parts:
+                if not part.is_floating_point():
+                    raise SummaryError(f"{who}: task vector {name!r} has dtype {part.dtype}, not a floating one")
+                if not _all_finite(part):
+                    raise SummaryError(f"{who}: task vector {name!r} holds NaN or infinite values")
+            if self.fisher:
+                self._validate_fisher(who, name, tuple(delta.shape))
+
+    def _validate_fisher(self, who: str, name: str, shape: tuple[int, ...]) -> None:
+        fisher = self.fisher[name]
+        if tuple(fisher.shape) != shape:
+            raise SummaryError(
+                f"{who}: Fisher {name!r} has shape {tuple(fisher.shape)}, its task vector has {shape}"
+            )
+        if not fisher.is_floating_point():
+            raise SummaryError(f"{who}: Fisher {name!r} has dtype {fisher.dtype}, not a floating one")
+        if not _all_finite(fisher):
+            raise SummaryError(f"{who}: Fisher {name!r} holds NaN or infinite values")
+        if fisher.numel() and float(fisher.min()) < 0.0:
+            raise SummaryError(f"{who}: Fisher {name!r} holds negative values; it must be a mean of squares")
+
+    def check_against(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Check that the tensors are exactly those of the backbone.
+
+        Parameters
+        ----------
+        shapes : mapping of str to tuple of int
+            Shape of each adapted weight of the backbone, by name.
+
+        Raises
+        ------
+        SummaryError
+            Names the client and the first tensor that is missing, unknown or of another shape.
+        """
+        who = f"client {self.client_id!r}"
+        for name in sorted(set(self.deltas) ^ set(shapes)):
+            where = "is not an adapted weight of the backbone" if name in self.deltas else "is missing"
+            raise SummaryError(f"{who}: tensor {name!r} {where}; was it trained on another model or LoRA preset?")
+        for name, delta in self.deltas.items():
+            if tuple(delta.shape) != tuple(shapes[name]):
+                raise SummaryError(
+                    f"{who}: tensor {name!r} has shape {tuple(delta.shape)}, the backbone has {tuple(shapes[name])}"
+                )
+
+    def save(self, directory: str | Path) -> None:
+        """Write the summary to a new directory, atomically.
+
+        Layout: ``summary.json``, ``deltas.safetensors`` (factors under ``<name>::lora_A`` and
+        ``<name>::lora_B``) and ``fisher.safetensors``; dtypes are kept.
+
+        Raises
+        ------
+        SummaryError
+            The directory exists already, or the summary is not valid.
+        """
+        directory = Path(directory)
+        if directory.exists():
+            raise SummaryError(f"{directory}: exists already; remove it or choose another directory")
+        self.validate()
+        tensors: dict[str, Tensor] = {}
+        scales: dict[str, float] = {}
+        for name, delta in self.deltas.items():
+            if isinstance(delta, LoraFactors):
+                tensors[name + _A], tensors[name + _B] = delta.A, delta.B
+                scales[name] = delta.scale
+            else:
+                tensors[name] = delta
+        meta = {
+            "format": _FORMAT,
+            "client_id": self.client_id,
+            "role": self.role,
+            "domain": self.domain,
+            "num_examples": self.num_examples,
+            "scales": scales,
+        }
+        with atomic_path(directory) as temporary:
+            temporary.mkdir()
+            save_file(_owned(tensors), temporary / "deltas.safetensors")
+            save_file(_owned(self.fisher), temporary / "fisher.safetensors")
+            write_json(temporary / "summary.json", meta)
+
+    @classmethod
+    def load(cls, directory: str | Path) -> ClientSummary:
+        """Open a saved summary; tensors are read from disk only when they are asked for.
+
+        Raises
+        ------
+        SummaryError
+            The directory holds no readable summary; names the file.
+        """
+        directory = Path(directory)
+        path = directory / "summary.json"
+        try:
+            meta = json.loads(path.read_text(encoding="utf-8"))
+            scales = {str(name): float(scale) for name, scale in meta["scales"].items()}
+            if meta["format"] != _FORMAT:
+                raise SummaryError(f"{path}: format {meta['format']}, this version reads format {_FORMAT}")
+            return cls(
+                client_id=str(meta["client_id"]),
+                role=meta["role"],
+                domain=str(meta["domain"]),
+                num_examples=int(meta["num_examples"]),
+                deltas=_deltas_on_disk(directory / "deltas.safetensors", scales),
+                fisher=_OnDisk(directory / "fisher.safetensors"),
+            )
+        except (OSError, json.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise SummaryError(
+                f"{path}: not a client summary ({type(error).__name__}: {error}); "
+                "give the directory that ClientSummary.save wrote"
+            ) from error
+
+
+class _OnDisk(Mapping[str, Tensor]):
+    """Tensors of one safetensors file, read one at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            with safe_open(path, framework="pt") as file:
+                self.names = list(file.keys())
+        except (OSError, SafetensorError) as error:
+            raise SummaryError(f"{path}: cannot be read as safetensors ({error})") from error
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.names:
+            raise KeyError(name)
+        with safe_open(self._path, framework="pt") as file:
+            tensor: Tensor = file.get_tensor(name)
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+class _Lazy(Mapping[str, Delta]):
+    """Deltas built when they are asked for."""
+
+    def __init__(self, readers: dict[str, Callable[[], Delta]]) -> None:
+        self._readers = readers
+
+    def __getitem__(self, name: str) -> Delta:
+        return self._readers[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._readers)
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+
+def _deltas_on_disk(path: Path, scales: Mapping[str, float]) -> Mapping[str, Delta]:
+    tensors = _OnDisk(path)
+    factor_names = {name + suffix for name in scales for suffix in (_A, _B)}
+    absent = sorted(factor_names - set(tensors))
+    if absent:
+        raise SummaryError(f"{path}: factor {absent[0]!r} is missing")
+
+    def factors(name: str) -> Callable[[], Delta]:
+        return lambda: LoraFactors(tensors[name + _A], tensors[name + _B], scales[name])
+
+    def dense(name: str) -> Callable[[], Delta]:
+        return lambda: tensors[name]
+
+    readers = {name: factors(name) for name in scales}
+    readers |= {name: dense(name) for name in tensors if name not in factor_names}
+    return _Lazy(dict(sorted(readers.items())))
+
+
+def _owned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous CPU tensors that share no memory, which is what safetensors writes."""
+    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in sorted(tensors.items())}
+
+
+def _all_finite(tensor: Tensor) -> bool:
+    # NaN propagates through the extremes, so one pass over the data decides.
+    if not tensor.numel():
+        return True
+    low, high = torch.aminmax(tensor)
+    return bool(torch.isfinite(low)) and bool(torch.isfinite(high))
