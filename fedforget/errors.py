@@ -48,6 +48,18 @@ class RunError(FedForgetError):
     """A federated run that could not be completed; names the clients at fault."""
 
 
+class PlanError(FedForgetError):
+    """A grouping, sequence plan or selection that cannot be made; names the client or group, and why."""
+
+
+class SequenceError(FedForgetError):
+    """Groups, sequences, budgets or request distributions that do not fit together."""
+
+
+class LedgerError(FedForgetError):
+    """A ledger that cannot be opened, written or trusted; names the file and what is wrong."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ``" (did you mean 'x'?)"`` for the closest known name, or an empty string."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
