@@ -1,0 +1,121 @@
+"""The merge itself: check, plan, then one tensor at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedforget.errors import SummaryError
+from fedforget.merging.inputs import Clients, squared_norm
+from fedforget.merging.registry import Plan, find
+from fedforget.summaries import ClientSummary
+
+
+@dataclass(frozen=True, eq=False)
+class MergeResult:
+    """A merged update.
+
+    Attributes
+    ----------
+    deltas : dict of str to Tensor
+        The update of each weight, in the clients' dtype, by sorted name.
+    report : dict
+        ``clients`` (ids per role), ``norm`` of the whole update, ``tensors`` (per tensor: ``norm``, and
+        for FIRM the projection's multipliers, damage and certificate), and what the method decided over
+        all tensors. Plain Python values.
+    method : str
+        Name of the method.
+    parameters : dict
+        Every parameter of the method, defaults included.
+    """
+
+    deltas: dict[str, Tensor]
+    report: dict[str, Any]
+    method: str
+    parameters: dict[str, Any]
+
+
+def merge(summaries: Iterable[ClientSummary], method: str = "firm", **parameters: Any) -> MergeResult:
+    """Merge client summaries into one update.
+
+    Sums run in fp64 over blocks, in the order of client ids, and are rounded once to the clients' dtype
+    (promoted where they differ). The inputs are not changed, and are read one weight at a time.
+
+    Parameters
+    ----------
+    summaries : iterable of ClientSummary
+        In any order; at least one forget client.
+    method : str
+        A name in :func:`methods`.
+    **parameters
+        The method's own, see :func:`methods`.
+
+    Returns
+    -------
+    MergeResult
+
+    Raises
+    ------
+    ConfigError
+        An unknown method or parameter, or a value out of range.
+    SummaryError
+        Summaries that are not valid or do not fit together, or an update that overflows their dtype.
+    """
+    run = _Run(summaries, method, parameters)
+    deltas: dict[str, Tensor] = {}
+    tensors: dict[str, dict[str, Any]] = {}
+    for name, delta, report in run.tensors():
+        deltas[name], tensors[name] = delta, report
+    summary: dict[str, Any] = {
+        "clients": {
+            "forget": [one.client_id for one in run.clients.forget],
+            "retain": [one.client_id for one in run.clients.retain],
+        },
+        "norm": math.sqrt(sum(report["norm"] ** 2 for report in tensors.values())),
+        **run.plan.report,
+        "tensors": tensors,
+    }
+    return MergeResult(deltas, summary, method, dataclasses.asdict(run.parameters))
+
+
+def merge_tensors(
+    summaries: Iterable[ClientSummary], method: str = "firm", **parameters: Any
+) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
+    """Merge as :func:`merge` does, handing over each tensor as it is ready.
+
+    The arguments are checked at once, before the first tensor is asked for.
+
+    Returns
+    -------
+    iterator of (str, Tensor, dict)
+        Name, update and report of each weight, by sorted name.
+    """
+    return _Run(summaries, method, parameters).tensors()
+
+
+class _Run:
+    """One merge after its checks."""
+
+    def __init__(self, summaries: Iterable[ClientSummary], method: str, parameters: dict[str, Any]) -> None:
+        chosen = find(method)
+        self.parameters = chosen.parse(parameters)
+        self.clients = Clients(summaries, needs_fisher=chosen.needs_fisher)
+        self.plan: Plan = chosen.prepare(self.clients, self.parameters)
+        self._method = method
+
+    def tensors(self) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
+        for name in self.clients.names:
+            delta, report = self.plan.tensor(name)
+            norm = math.sqrt(squared_norm(delta))
+            if not math.isfinite(norm) and not bool(torch.isfinite(delta).all()):
+                raise SummaryError(
+                    f"tensor {name!r}: the merge by {self._method!r} overflows {delta.dtype}; "
+                    "use a smaller gamma or send wider task vectors"
+                )
+            yield name, delta, {"norm": norm, **report}

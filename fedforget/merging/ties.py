@@ -1,0 +1,111 @@
+"""TIES-merging: trim, elect a sign, average what agrees (Yadav et al.)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from fedforget.merging import kernels
+from fedforget.merging.inputs import Clients, Source
+from fedforget.merging.parameters import Scaled, choice, fraction
+from fedforget.merging.registry import Plan, method
+from fedforget.merging.selection import kept_count, kth_largest
+from fedforget.summaries import ClientSummary
+
+SCOPES = ("tensor", "global")
+_SCOPE_HELP = "trim each tensor by itself, or each client's whole vector at once"
+
+
+@dataclass(frozen=True)
+class TiesParameters(Scaled):
+    """Parameters of TIES."""
+
+    density: float = fraction(0.2, "share of each task vector's entries that trimming keeps, largest first")
+    scope: str = choice("tensor", SCOPES, _SCOPE_HELP)
+
+
+@method(
+    "ties",
+    pretty="TIES",
+    reference="Yadav et al., TIES-Merging, NeurIPS 2023, algorithm 1; FIRM, section 5.1, baselines",
+    summary="gamma times the TIES merge of the forget task vectors; retain clients do not enter",
+    parameters=TiesParameters,
+)
+def ties(clients: Clients, p: TiesParameters) -> Plan:
+    """Plan TIES on the forget vectors.
+
+    Public versions differ. Here trimming keeps exactly :func:`kept_count` entries and whatever ties with
+    the last of them; the elected sign is that of the summed trimmed values, + for a sum of zero; the
+    mean is over the non-zero entries of that sign.
+    """
+    trimming = Trimming(clients, clients.forget, p.density, p.scope)
+
+    def tensor(name: str) -> tuple[Tensor, dict[str, Any]]:
+        trimmed = trimming.sources(name)
+        merged = clients.layouts[name].assemble(
+            clients.dtype(name),
+            lambda start, stop: kernels.elect_and_average([one.block(start, stop) for one in trimmed]).mul_(
+                p.gamma
+            ),
+        )
+        return merged, {}
+
+    return Plan(tensor)
+
+
+@dataclass(frozen=True)
+class Trimmed:
+    """One client's task vector for one weight, its small entries zeroed as it is read."""
+
+    source: Source
+    threshold: float
+
+    def block(self, start: int, stop: int) -> Tensor:
+        """Rows ``start:stop``, flat fp64."""
+        return kernels.trim(self.source.delta(start, stop), self.threshold)
+
+
+class Trimming:
+    """The magnitude below which each client's entries are dropped.
+
+    With ``scope="global"`` the thresholds are found at once, by streaming each client's tensors through
+    :func:`kth_largest` (up to four times); only one number per client is kept.
+    """
+
+    def __init__(
+        self, clients: Clients, members: Sequence[ClientSummary], density: float, scope: str
+    ) -> None:
+        self._clients = clients
+        self._members = members
+        self._density = density
+        self._global: Mapping[str, float] = {}
+        if scope == "global":
+            keep = kept_count(sum(layout.size for layout in clients.layouts.values()), density)
+            self._global = {
+                member.client_id: kth_largest(partial(self._magnitudes, member), keep) for member in members
+            }
+
+    def sources(self, name: str) -> list[Trimmed]:
+        """Return the members' trimmed vectors for one weight, in their order."""
+        keep = kept_count(self._clients.layouts[name].size, self._density)
+        trimmed = []
+        for member, source in zip(self._members, self._clients.sources(name, self._members), strict=True):
+            if self._global:
+                threshold = self._global[member.client_id]
+            else:
+                threshold = kth_largest(partial(_blocks, source), keep)
+            trimmed.append(Trimmed(source, threshold))
+        return trimmed
+
+    def _magnitudes(self, member: ClientSummary) -> Iterator[Tensor]:
+        for name in self._clients.names:
+            yield from _blocks(self._clients.source(name, [member]))
+
+
+def _blocks(source: Source) -> Iterator[Tensor]:
+    # kth_largest looks at magnitudes only.
+    return (source.delta(start, stop) for start, stop in source.layout.blocks)
