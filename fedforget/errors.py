@@ -44,16 +44,16 @@ class ModelError(FedForgetError):
     """A backbone that cannot be loaded, or that does not have the tensors asked for."""
 
 
+class TrainingError(FedForgetError):
+    """Local training that cannot start or that collapsed; says at which step and what to lower."""
+
+
 class RunError(FedForgetError):
     """A federated run that could not be completed; names the clients at fault."""
 
 
 class PlanError(FedForgetError):
     """A grouping, sequence plan or selection that cannot be made; names the client or group, and why."""
-
-
-class SequenceError(FedForgetError):
-    """Groups, sequences, budgets or request distributions that do not fit together."""
 
 
 class LedgerError(FedForgetError):
