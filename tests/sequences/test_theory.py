@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fedforget.errors import SequenceError
+from fedforget.errors import PlanError
 from fedforget.sequences.theory import (
     communication_rounds,
     deletion_rate,
@@ -300,5 +300,5 @@ def test_matched_budget_follows_the_formula_not_the_text() -> None:
     ],
 )
 def test_bad_input_is_named(call: Callable[[], object], words: str) -> None:
-    with pytest.raises(SequenceError, match=words):
+    with pytest.raises(PlanError, match=words):
         call()

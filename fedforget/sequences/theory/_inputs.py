@@ -9,7 +9,7 @@ from typing import SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from fedforget.errors import SequenceError
+from fedforget.errors import PlanError
 
 Sequences = Sequence[Sequence[int]]
 """Orders of groups; group ``g`` is an integer in ``[0, L)``. A sequence need not hold every group."""
@@ -23,15 +23,15 @@ def count(value: SupportsIndex, name: str, least: int) -> int:
 
     Raises
     ------
-    SequenceError
+    PlanError
         It is not an integer, or too small.
     """
     try:
         number = operator.index(value)
     except TypeError:
-        raise SequenceError(f"{name} is {value!r}; give an integer of at least {least}") from None
+        raise PlanError(f"{name} is {value!r}; give an integer of at least {least}") from None
     if number < least:
-        raise SequenceError(f"{name} is {number}; give an integer of at least {least}")
+        raise PlanError(f"{name} is {number}; give an integer of at least {least}")
     return number
 
 
@@ -47,7 +47,7 @@ def checked_sequences(sequences: Sequences, num_groups: int | None) -> tuple[lis
 
     Raises
     ------
-    SequenceError
+    PlanError
         Any of these does not hold.
     """
     orders = [
@@ -55,18 +55,18 @@ def checked_sequences(sequences: Sequences, num_groups: int | None) -> tuple[lis
         for i, order in enumerate(sequences)
     ]
     if not orders:
-        raise SequenceError("no sequences are given; give at least one order of groups")
+        raise PlanError("no sequences are given; give at least one order of groups")
     for i, order in enumerate(orders):
         if not order:
-            raise SequenceError(f"sequence {i} is empty; give at least one group")
+            raise PlanError(f"sequence {i} is empty; give at least one group")
         if len(set(order)) < len(order):
-            raise SequenceError(f"sequence {i}, {order}, names a group twice; name each group once")
+            raise PlanError(f"sequence {i}, {order}, names a group twice; name each group once")
     largest = max(max(order) for order in orders) + 1
     if num_groups is None:
         return orders, largest
     total = count(num_groups, "num_groups", 1)
     if largest > total:
-        raise SequenceError(
+        raise PlanError(
             f"a sequence names group {largest - 1}, but num_groups is {total}; groups are 0 to {total - 1}"
         )
     return orders, total
@@ -85,18 +85,18 @@ def request_distribution(prior: Sequence[float] | None, num_groups: int) -> NDAr
 
     Raises
     ------
-    SequenceError
+    PlanError
         The wrong number of weights, a negative or non-finite one, or none that is positive.
     """
     if prior is None:
         return np.full(num_groups, 1.0 / num_groups)
     weights = np.asarray(prior, dtype=np.float64)
     if weights.shape != (num_groups,):
-        raise SequenceError(
+        raise PlanError(
             f"prior has shape {weights.shape}; give one weight for each of the {num_groups} groups"
         )
     if not np.isfinite(weights).all() or (weights < 0).any() or not weights.sum() > 0:
-        raise SequenceError("prior must hold finite, non-negative weights, at least one of them positive")
+        raise PlanError("prior must hold finite, non-negative weights, at least one of them positive")
     return np.asarray(weights / weights.sum())
 
 
@@ -105,10 +105,8 @@ def exact_limit(num_groups: int, what: str, instead: str) -> None:
 
     Raises
     ------
-    SequenceError
+    PlanError
         More than :data:`EXACT_GROUPS` groups.
     """
     if num_groups > EXACT_GROUPS:
-        raise SequenceError(
-            f"{what} is exact for up to {EXACT_GROUPS} groups, not {num_groups}; use {instead}"
-        )
+        raise PlanError(f"{what} is exact for up to {EXACT_GROUPS} groups, not {num_groups}; use {instead}")

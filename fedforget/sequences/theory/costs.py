@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
-from fedforget.errors import SequenceError
+from fedforget.errors import PlanError
 from fedforget.sequences.theory._inputs import Sequences, checked_sequences, count
 from fedforget.sequences.theory.remaining import occupancy
 
@@ -40,7 +40,7 @@ def communication_rounds(
 
     Raises
     ------
-    SequenceError
+    PlanError
         A count that is not a positive integer, or M that is too small or no multiple of L.
 
     Notes
@@ -62,7 +62,7 @@ def _distinct_groups(L: int, S: int, k: int, slices_in_all: int | None) -> Fract
         return occupancy(L, S, k)
     M = count(slices_in_all, "slices_in_all", S)
     if M % L:
-        raise SequenceError(f"slices_in_all is {M}; give a multiple of num_groups, {L}")
+        raise PlanError(f"slices_in_all is {M}; give a multiple of num_groups, {L}")
     g = M // L
     # Choices of S of the M slices that fall in exactly k groups of g, by inclusion-exclusion.
     onto = sum((-1) ** (k - j) * math.comb(k, j) * math.comb(j * g, S) for j in range(k + 1))
@@ -77,7 +77,7 @@ def participation_rounds(sequences: Sequences, client_groups: Sequence[int]) -> 
 
     Raises
     ------
-    SequenceError
+    PlanError
         Malformed sequences.
     """
     orders, _ = checked_sequences(sequences, None)
@@ -95,7 +95,7 @@ def matched_budget(rounds: int, num_groups: int) -> float:
 
     Raises
     ------
-    SequenceError
+    PlanError
         Either is not a positive integer.
     """
     T, L = count(rounds, "rounds", 1), count(num_groups, "num_groups", 1)
@@ -107,7 +107,7 @@ def fedavg_communication_rounds(rounds: int) -> int:
 
     Raises
     ------
-    SequenceError
+    PlanError
         ``rounds`` is not a positive integer.
     """
     return count(rounds, "rounds", 1)
@@ -118,7 +118,7 @@ def fedcio_communication_rounds(rounds: int, clustering_rounds: int = 2) -> int:
 
     Raises
     ------
-    SequenceError
+    PlanError
         ``rounds`` is not positive, or ``clustering_rounds`` is negative.
     """
     return count(clustering_rounds, "clustering_rounds", 0) + count(rounds, "rounds", 1)

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from fedforget.errors import SequenceError
+from fedforget.errors import PlanError
 from fedforget.sequences.theory._inputs import (
     Sequences,
     checked_sequences,
@@ -47,7 +47,7 @@ def expected_remaining_groups(
 
     Raises
     ------
-    SequenceError
+    PlanError
         Malformed input, or more than 20 groups
         (:func:`monte_carlo_remaining_groups` simulates those).
 
@@ -73,7 +73,7 @@ def expected_remaining_curve(
 
     Raises
     ------
-    SequenceError
+    PlanError
         As :func:`expected_remaining_groups`.
     """
     r = count(max_requests, "max_requests", 0)
@@ -111,7 +111,7 @@ def remaining_by_deleted_set(
     groups and passed on to the larger kept sets, one group at a time.
     """
     if measure not in MEASURES:
-        raise SequenceError(f"measure is {measure!r}; give one of {', '.join(MEASURES)}")
+        raise PlanError(f"measure is {measure!r}; give one of {', '.join(MEASURES)}")
     kept = np.zeros(2**num_groups, dtype=np.int32)
     for order in orders:
         mask = 0
@@ -164,7 +164,7 @@ def expected_cyclic_span(num_groups: int, num_requests: int) -> float:
 
     Raises
     ------
-    SequenceError
+    PlanError
         ``num_groups`` is not positive or ``num_requests`` is negative.
     """
     L, r = count(num_groups, "num_groups", 1), count(num_requests, "num_requests", 0)
@@ -198,11 +198,11 @@ def expected_remaining_data(num_groups: int, num_requests: int, num_examples: fl
 
     Raises
     ------
-    SequenceError
+    PlanError
         As :func:`expected_cyclic_span`, or a negative ``num_examples``.
     """
     if not num_examples >= 0:
-        raise SequenceError(f"num_examples is {num_examples!r}; give a number of at least 0")
+        raise PlanError(f"num_examples is {num_examples!r}; give a number of at least 0")
     return num_examples / num_groups * (num_groups - expected_cyclic_span(num_groups, num_requests))
 
 
@@ -211,10 +211,10 @@ def fedcio_remaining_data(num_clusters: int, num_requests: int, num_examples: fl
 
     Raises
     ------
-    SequenceError
+    PlanError
         ``num_clusters`` is not positive, or another argument is negative.
     """
     c, r = count(num_clusters, "num_clusters", 1), count(num_requests, "num_requests", 0)
     if not num_examples >= 0:
-        raise SequenceError(f"num_examples is {num_examples!r}; give a number of at least 0")
+        raise PlanError(f"num_examples is {num_examples!r}; give a number of at least 0")
     return float(num_examples * (1.0 - 1.0 / c) ** r)

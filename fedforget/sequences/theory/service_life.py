@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fedforget.errors import SequenceError
+from fedforget.errors import PlanError
 from fedforget.sequences.theory._inputs import (
     Sequences,
     checked_sequences,
@@ -41,7 +41,7 @@ def deletion_rate(num_groups: int, budget: int) -> float:
 
     Raises
     ------
-    SequenceError
+    PlanError
         Either is not a positive integer.
     """
     L, B = count(num_groups, "num_groups", 1), count(budget, "budget", 1)
@@ -56,7 +56,7 @@ def fedcio_deletion_rate(num_clusters: int) -> float:
 
     Raises
     ------
-    SequenceError
+    PlanError
         ``num_clusters`` is not a positive integer.
     """
     c = count(num_clusters, "num_clusters", 1)
@@ -104,11 +104,11 @@ class ServiceLife:
 
         Raises
         ------
-        SequenceError
+        PlanError
             ``probability`` is not strictly between 0 and 1.
         """
         if not 0.0 < probability < 1.0:
-            raise SequenceError(f"probability is {probability!r}; give a number strictly between 0 and 1")
+            raise PlanError(f"probability is {probability!r}; give a number strictly between 0 and 1")
         if not math.isfinite(self.mean):
             return math.inf
         low, high = len(self.first_groups) - 1, len(self.first_groups)
@@ -146,7 +146,7 @@ def service_life(
 
     Raises
     ------
-    SequenceError
+    PlanError
         Malformed sequences or prior; or more than 20 first groups that are not equally likely
         (:func:`monte_carlo_service_life` simulates those).
     """

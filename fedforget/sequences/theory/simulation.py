@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from fedforget.errors import SequenceError
+from fedforget.errors import PlanError
 from fedforget.seeds import derive_seed
 from fedforget.sequences.theory._inputs import Sequences, checked_sequences, count, request_distribution
 from fedforget.sequences.theory.remaining import MEASURES
@@ -56,13 +56,13 @@ def monte_carlo_remaining_groups(
 
     Raises
     ------
-    SequenceError
+    PlanError
         Malformed input, or fewer than two trials.
     """
     r = count(num_requests, "num_requests", 0)
     orders, L = checked_sequences(sequences, num_groups)
     if measure not in MEASURES:
-        raise SequenceError(f"measure is {measure!r}; give one of {', '.join(MEASURES)}")
+        raise PlanError(f"measure is {measure!r}; give one of {', '.join(MEASURES)}")
     p = request_distribution(prior, L)
     trials = count(trials, "trials", 2)
     rng = np.random.default_rng(derive_seed(seed, "theory", "remaining groups"))
@@ -92,16 +92,14 @@ def monte_carlo_service_life(
 
     Raises
     ------
-    SequenceError
+    PlanError
         Malformed input, fewer than two trials, or a first group that is never hit.
     """
     orders, L = checked_sequences(sequences, num_groups)
     first = sorted({order[0] for order in orders})
     p = request_distribution(prior, L)
     if not p[first].min() > 0:
-        raise SequenceError(
-            "a group that comes first in some sequence has prior 0, so the service never ends"
-        )
+        raise PlanError("a group that comes first in some sequence has prior 0, so the service never ends")
     trials = count(trials, "trials", 2)
     rng = np.random.default_rng(derive_seed(seed, "theory", "service life"))
     # Give request k the time of the k-th point of a Poisson process: the hits on each group are
@@ -116,7 +114,7 @@ def monte_carlo_service_life(
 
 def _estimate(values: NDArray[np.float64], confidence: float) -> Estimate:
     if not 0.0 < confidence < 1.0:
-        raise SequenceError(f"confidence is {confidence!r}; give a number strictly between 0 and 1")
+        raise PlanError(f"confidence is {confidence!r}; give a number strictly between 0 and 1")
     mean = float(values.mean())
     half = float(norm.ppf(0.5 + confidence / 2)) * float(values.std(ddof=1)) / math.sqrt(len(values))
     return Estimate(mean, mean - half, mean + half, confidence, len(values))
