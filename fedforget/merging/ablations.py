@@ -45,8 +45,9 @@ def firm_unnormalised(clients: Clients, p: UnnormalisedParameters) -> Plan:
     def tensor(name: str) -> tuple[Tensor, dict[str, Any]]:
         sources = [clients.source(name, members) for members in clients.domains.values()]
         sources += clients.sources(name, clients.retain)
-        keep = kept_count(clients.layouts[name].size, p.keep)
-        thresholds = [0.0 if p.keep == 1.0 else kth_largest(one.fisher_blocks, keep) for one in sources]
+        size = clients.layouts[name].size
+        keep = kept_count(size, p.keep)
+        thresholds = [0.0 if keep == size else kth_largest(one.fisher_blocks, size, keep) for one in sources]
 
         def block(start: int, stop: int) -> Tensor:
             terms = [_weighted(one, at, start, stop) for one, at in zip(sources, thresholds, strict=True)]

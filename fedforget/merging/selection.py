@@ -27,22 +27,27 @@ def kept_count(d: int, fraction: float) -> int:
     return max(1, math.floor(Fraction(repr(float(fraction))) * d))
 
 
-def kth_largest(blocks: Blocks, k: int) -> float:
+def kth_largest(blocks: Blocks, size: int, k: int) -> float:
     """Exact k-th largest of a stream of non-negative fp64 values.
 
     Non-negative floating-point numbers sort as their bit patterns do, so a histogram of the leading
     16 bits finds the bin of the k-th; its entries are gathered, or, where they are many, split by the
-    next 16 bits. At most four passes over the stream, and memory that does not grow with it.
+    next 16 bits. At most four passes over the stream, and memory that does not grow with it; a short
+    stream is gathered at once.
 
     Parameters
     ----------
     blocks : callable
         Produces the stream; called once per pass.
+    size : int
+        Length of the stream.
     k : int
-        From 1 to the length of the stream; 0 returns infinity.
+        From 1 to ``size``; 0 returns infinity.
     """
     if k == 0:
         return math.inf
+    if size <= _GATHER:
+        return _among(blocks, 63, 0, k)
     prefix = 0
     for shift in (48, 32, 16, 0):
         counts = np.zeros(1 << 16, dtype=np.int64)

@@ -87,7 +87,7 @@ def process(clients: Clients, name: str, alpha: float, eps0: float) -> Sensitivi
 
     def one(source: Source) -> Sensitivity:
         keep = kept_count(source.layout.size, alpha)
-        threshold = kth_largest(source.fisher_blocks, keep)
+        threshold = kth_largest(source.fisher_blocks, source.layout.size, keep)
         maximum = (
             threshold if keep == 1 else max((float(b.max()) for b in source.fisher_blocks()), default=0.0)
         )

@@ -84,20 +84,23 @@ class Trimming:
         self._density = density
         self._global: Mapping[str, float] = {}
         if scope == "global":
-            keep = kept_count(sum(layout.size for layout in clients.layouts.values()), density)
+            size = sum(layout.size for layout in clients.layouts.values())
+            keep = kept_count(size, density)
             self._global = {
-                member.client_id: kth_largest(partial(self._magnitudes, member), keep) for member in members
+                member.client_id: kth_largest(partial(self._magnitudes, member), size, keep)
+                for member in members
             }
 
     def sources(self, name: str) -> list[Trimmed]:
         """Return the members' trimmed vectors for one weight, in their order."""
-        keep = kept_count(self._clients.layouts[name].size, self._density)
+        size = self._clients.layouts[name].size
+        keep = kept_count(size, self._density)
         trimmed = []
         for member, source in zip(self._members, self._clients.sources(name, self._members), strict=True):
             if self._global:
                 threshold = self._global[member.client_id]
             else:
-                threshold = kth_largest(partial(_blocks, source), keep)
+                threshold = kth_largest(partial(_blocks, source), size, keep)
             trimmed.append(Trimmed(source, threshold))
         return trimmed
 
