@@ -71,7 +71,8 @@ def pack(summary: ClientSummary, bucket_bytes: int = BUCKET_BYTES) -> tuple[list
     for name, _, part in parts:
         if part.dtype not in _NAMES:
             raise SummaryError(
-                f"client {summary.client_id!r}: tensor {name!r} has dtype {part.dtype}; send one of {', '.join(_DTYPES)}"
+                f"client {summary.client_id!r}: tensor {name!r} has dtype {part.dtype}; "
+                f"send one of {', '.join(_DTYPES)}"
             )
     sizes, places = _layout([part.nbytes for _, _, part in parts], bucket_bytes)
     buckets = [np.zeros(size, np.uint8) for size in sizes]
@@ -290,7 +291,8 @@ class _Entry:
         )
         if math.prod(shape) * entry.dtype.itemsize != entry.nbytes:
             raise SummaryError(
-                f"{who}: tensor {name!r} declares {entry.nbytes} bytes, which its shape {entry.shape} does not take"
+                f"{who}: tensor {name!r} declares {entry.nbytes} bytes, "
+                f"which its shape {entry.shape} does not take"
             )
         return entry
 

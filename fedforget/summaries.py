@@ -25,6 +25,11 @@ _A, _B = "::lora_A", "::lora_B"
 _CLIENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
+def is_client_id(text: str) -> bool:
+    """Tell whether ``text`` may name a client, and so a directory of its own."""
+    return _CLIENT_ID.fullmatch(text) is not None
+
+
 @dataclass(frozen=True, eq=False)
 class LoraFactors:
     """The task vector ``scale * B @ A`` of one weight tensor, in factors.
@@ -114,7 +119,7 @@ class ClientSummary:
             non-finite task vector, a Fisher that is negative, non-finite or of another shape.
         """
         who = f"client {self.client_id!r}"
-        if not _CLIENT_ID.fullmatch(self.client_id):
+        if not is_client_id(self.client_id):
             raise SummaryError(
                 f"{who}: a client id is 1 to 128 letters, digits, '.', '_' or '-', starting with a letter or digit"
             )

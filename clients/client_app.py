@@ -1,0 +1,116 @@
+"""The ClientApp: binds the clients, written as NumPyClients, to Flower's messages."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.client import NumPyClient
+from flwr.clientapp import ClientApp
+
+from clients import identity
+from clients.unlearning import UnlearningClient, describe_node
+from fedforget import protocol
+from fedforget.codecs import RAW, Bucket
+from fedforget.config import ClientSpec, RunConfig
+
+app = ClientApp()
+
+
+@app.query(protocol.DESCRIBE.partition(".")[2])
+def describe(message: Message, context: Context) -> Message:
+    """Say who this node is; a deployed node declares its client, a simulated one its number."""
+    config, _, _ = identity.request(message)
+    spec = identity.declared(context)
+    if spec is not None:
+        with _naming(spec):
+            properties = UnlearningClient(config, spec).get_properties({})
+    else:
+        partition = context.node_config.get("partition-id", -1)
+        properties = describe_node(config, int(partition)).to_properties()
+    return Message(RecordDict({protocol.INFO: ConfigRecord(dict(properties))}), reply_to=message)
+
+
+@app.train(protocol.UNLEARN.partition(".")[2])
+def unlearn(message: Message, context: Context) -> Message:
+    """Train one client and send its summary."""
+    return fit(message, context, UnlearningClient)
+
+
+Make = Callable[[RunConfig, ClientSpec, int | None], NumPyClient]
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Measure the loss on one client's own examples."""
+    config, spec, record = identity.resolve(message, context)
+    with _naming(spec):
+        loss, count, metrics = UnlearningClient(config, spec, threads(record, config)).evaluate(
+            _buckets(message), dict(record)
+        )
+    numbers, info = _split(metrics)
+    content: dict[str, Any] = {
+        protocol.METRICS: MetricRecord({"loss": float(loss), "num-examples": count, **numbers}),
+        protocol.INFO: ConfigRecord(info),
+    }
+    return Message(RecordDict(content), reply_to=message)
+
+
+def fit(message: Message, context: Context, make: Make) -> Message:
+    """Run one NumPyClient's ``fit`` for a message and pack what it returns.
+
+    Arrays travel as raw bytes, one Flower ``Array`` per bucket, in the order of the list.
+    """
+    config, spec, record = identity.resolve(message, context)
+    with _naming(spec):
+        buckets, count, metrics = make(config, spec, threads(record, config)).fit(
+            _buckets(message), dict(record)
+        )
+    numbers, info = _split(metrics)
+    arrays = {f"{i:05d}": Array("uint8", b.shape, RAW, b.tobytes()) for i, b in enumerate(buckets)}
+    content: dict[str, Any] = {
+        protocol.ARRAYS: ArrayRecord(arrays),
+        protocol.METRICS: MetricRecord({"num-examples": count, **numbers}),
+        protocol.INFO: ConfigRecord(info),
+    }
+    return Message(RecordDict(content), reply_to=message)
+
+
+class ClientError(Exception):
+    """What a client could not do; names the client."""
+
+
+@contextlib.contextmanager
+def _naming(spec: ClientSpec) -> Iterator[None]:
+    """Name the client in whatever is raised inside: Flower keeps only an error's text."""
+    who = f"client {spec.id!r}"
+    try:
+        yield
+    except Exception as error:
+        text = str(error)
+        raise ClientError(f"{type(error).__name__}: {text if who in text else f'{who}: {text}'}") from error
+
+
+def _buckets(message: Message) -> list[Bucket]:
+    record = message.content.array_records.get(protocol.ARRAYS, ArrayRecord())
+    return [np.frombuffer(array.data, np.uint8) for array in record.values()]
+
+
+def threads(record: Mapping[str, Any], config: RunConfig) -> int | None:
+    """Return a simulated client's share of the CPUs; a deployed one has its machine to itself."""
+    return config.simulation.cpus_per_client if record.get(protocol.CLIENT) else None
+
+
+def _split(metrics: Mapping[str, Any]) -> tuple[dict[str, int | float], dict[str, Any]]:
+    """Separate numbers, which a MetricRecord holds, from text, which it does not."""
+    numbers: dict[str, int | float] = {}
+    texts: dict[str, Any] = {}
+    for key, value in metrics.items():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            numbers[key] = value
+        else:
+            texts[key] = value
+    return numbers, texts

@@ -1,0 +1,244 @@
+"""One client of FIRM: it trains an adapter on its own data and sends one summary, once."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from flwr.client import NumPyClient
+from torch import Tensor
+from torch.nn import functional
+
+from fedforget import protocol
+from fedforget.adapters import adapted_weights, deltas_applied, lora_attached, lora_factors
+from fedforget.codecs import Bucket, pack
+from fedforget.config import ClientSpec, RoleConfig, RunConfig
+from fedforget.data import Example, client_examples
+from fedforget.errors import ModelError
+from fedforget.fisher import empirical_fisher
+from fedforget.models import Backbone, cached_backbone, load_backbone
+from fedforget.objectives import objective
+from fedforget.protocol import Description
+from fedforget.seeds import derive_seed
+from fedforget.summaries import ClientSummary, Role
+from fedforget.training import batches, encode, train
+
+
+class UnlearningClient(NumPyClient):
+    """Trains a LoRA adapter with its role's objective, and takes the Fisher of its data.
+
+    Everything random is derived from the run's seeds and the client's id, so what a client sends
+    depends neither on the process it runs in nor on who ran there before.
+
+    Parameters
+    ----------
+    config : RunConfig
+    spec : ClientSpec
+        Which client this is.
+    threads : int, optional
+        CPU threads to compute with: its share, where several clients run on one machine. By
+        default torch's own choice.
+    """
+
+    def __init__(self, config: RunConfig, spec: ClientSpec, threads: int | None = None) -> None:
+        self.config = config
+        self.spec = spec
+        self._threads = threads
+
+    def fit(
+        self, parameters: Sequence[Bucket], config: Mapping[str, Any]
+    ) -> tuple[list[Bucket], int, dict[str, Any]]:
+        """Train, and return the summary.
+
+        Parameters
+        ----------
+        parameters : list
+            Not used: the client loads the pretrained backbone by itself.
+        config : dict
+            Not used; the configuration is in the constructor.
+
+        Returns
+        -------
+        buckets : list of 1-D uint8 arrays
+        num_examples : int
+        metrics : dict
+            ``manifest`` (describes the buckets), ``fingerprint``, and figures of the training.
+
+        Raises
+        ------
+        FedForgetError
+            No data, a backbone that cannot be loaded, or training that collapsed.
+        """
+        del parameters, config
+        with cpu_share(self._threads):
+            started = time.monotonic()
+            backbone = self._backbone()
+            examples = client_examples(self.config, self.spec)
+            factors, figures = self._train(backbone, examples)
+            trained = time.monotonic()
+            fisher = self._fisher(backbone, examples)
+            summary = ClientSummary(
+                client_id=self.spec.id,
+                role=cast(Role, self.spec.role),
+                domain=self.spec.domain,
+                num_examples=len(examples),
+                deltas=factors,
+                fisher=fisher,
+            )
+            buckets, manifest = pack(summary)
+        metrics = {
+            **figures,
+            "train-seconds": trained - started,
+            "fisher-seconds": time.monotonic() - trained,
+            protocol.MANIFEST: manifest,
+            protocol.FINGERPRINT: backbone.fingerprint,
+        }
+        return buckets, len(examples), metrics
+
+    def evaluate(
+        self, parameters: Sequence[Bucket], config: Mapping[str, Any]
+    ) -> tuple[float, int, dict[str, Any]]:
+        """Measure the language-modelling loss on the client's own examples.
+
+        Parameters
+        ----------
+        parameters : list of 1-D uint8 arrays
+            A merged update to apply, one array per weight; empty for the backbone as it is.
+        config : dict
+            With an update: ``tensors`` (weight names) and ``dtypes``, in the order of the arrays.
+
+        Returns
+        -------
+        loss : float
+            Mean negative log-likelihood per target token, in nats.
+        num_examples : int
+        metrics : dict
+            ``role`` and ``tokens``.
+        """
+        with cpu_share(self._threads):
+            backbone = self._backbone()
+            examples = client_examples(self.config, self.spec)
+            update = self._update(backbone, parameters, config)
+            applied = deltas_applied(backbone.model, update) if update else contextlib.nullcontext()
+            with applied:
+                loss, tokens = self._loss(backbone, examples)
+        return loss, len(examples), {"role": self.spec.role, "tokens": tokens}
+
+    def get_properties(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Say who this client is, see :class:`fedforget.protocol.Description`."""
+        del config
+        description = Description(
+            fingerprint=self._backbone().fingerprint,
+            versions=protocol.installed(),
+            client=self.spec,
+            num_examples=len(client_examples(self.config, self.spec)),
+        )
+        return dict(description.to_properties())
+
+    def _backbone(self) -> Backbone:
+        return cached_backbone(self.config.model, self.config.seeds.model)
+
+    def _role(self) -> RoleConfig:
+        return self.config.forget if self.spec.role == "forget" else self.config.retain
+
+    def _train(
+        self, backbone: Backbone, examples: Sequence[Example]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        root, role = self.config.seeds.training, self._role()
+        loss = objective(role.objective.name, **role.objective.parameters)
+        # One adapter initialisation for all clients: task vectors of one domain must align.
+        with lora_attached(backbone, self.config.lora, derive_seed(root, "lora")) as model:
+            report = train(
+                model,
+                backbone.tokenizer,
+                examples,
+                loss,
+                role.training,
+                max_length=self.config.data.max_length,
+                seed=derive_seed(root, "client", self.spec.id),
+                shared_seed=derive_seed(root, "objective"),
+                domain=self.spec.domain,
+            )
+            factors = dict(lora_factors(model))
+        figures = {
+            "steps": report.steps,
+            "first-loss": report.first_loss,
+            "last-loss": report.last_loss,
+            "tokens": report.tokens,
+        }
+        return factors, figures
+
+    def _fisher(self, backbone: Backbone, examples: Sequence[Example]) -> dict[str, Tensor]:
+        """Take the Fisher diagonal at the pretrained weights, without the adapter, on the LM loss."""
+        settings, model = self.config.fisher, self.config.model
+        names = list(adapted_weights(backbone.model, self.config.lora))
+        if model.fisher_precision in {"same", model.precision}:
+            reference = backbone
+        else:
+            reference = load_backbone(model, self.config.seeds.model, precision=model.fisher_precision)
+        sequences = encode(reference.tokenizer, examples[: settings.num_sequences], settings.max_length)
+        one_by_one = batches(sequences, pad_id(reference))
+        return empirical_fisher(reference.model, one_by_one, names, settings.num_sequences)
+
+    @torch.no_grad()
+    def _loss(self, backbone: Backbone, examples: Sequence[Example]) -> tuple[float, int]:
+        sequences = encode(backbone.tokenizer, examples, self.config.data.max_length)
+        total, count = 0.0, 0
+        for batch in batches(sequences, pad_id(backbone), self.config.evaluation.batch_size):
+            inputs = {key: batch[key].to(backbone.device) for key in ("input_ids", "attention_mask")}
+            logits = backbone.model(**inputs, use_cache=False).logits[:, :-1].float()
+            labels = batch["labels"][:, 1:].to(backbone.device)
+            total += float(functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum"))
+            count += int((labels != -100).sum())
+        return total / count, count
+
+    def _update(
+        self, backbone: Backbone, arrays: Sequence[Bucket], config: Mapping[str, Any]
+    ) -> dict[str, Tensor]:
+        if not arrays:
+            return {}
+        shapes = adapted_weights(backbone.model, self.config.lora)
+        names, dtypes = list(config.get("tensors", [])), list(config.get("dtypes", []))
+        if sorted(names) != sorted(shapes) or len(names) != len(arrays) or len(dtypes) != len(arrays):
+            raise ModelError(
+                f"client {self.spec.id!r}: the update to evaluate does not fit the backbone's adapted weights"
+            )
+        update = {}
+        for name, dtype, raw in zip(names, dtypes, arrays, strict=True):
+            kind = getattr(torch, str(dtype), None)
+            if (
+                not isinstance(kind, torch.dtype)
+                or raw.nbytes != kind.itemsize * torch.Size(shapes[name]).numel()
+            ):
+                raise ModelError(f"client {self.spec.id!r}: tensor {name!r} of the update has the wrong size")
+            update[name] = torch.from_numpy(raw.copy()).view(kind).reshape(shapes[name])
+        return update
+
+
+def describe_node(config: RunConfig, partition: int) -> Description:
+    """Describe a simulated node, which has no client of its own."""
+    backbone = cached_backbone(config.model, config.seeds.model)
+    return Description(fingerprint=backbone.fingerprint, versions=protocol.installed(), partition=partition)
+
+
+@contextlib.contextmanager
+def cpu_share(threads: int | None) -> Iterator[None]:
+    """Compute with so many threads inside the block; sums then come out the same wherever they run.
+
+    Clients that run at once would otherwise each take all cores, which is many times slower.
+    """
+    before = torch.get_num_threads()
+    try:
+        if threads is not None:
+            torch.set_num_threads(threads)
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def pad_id(backbone: Backbone) -> int:
+    """Return the backbone's padding token; padding is masked everywhere."""
+    return int(backbone.tokenizer.pad_token_id)

@@ -1,0 +1,121 @@
+"""The words that server and clients share: message types, record names, and who a client is.
+
+Plain values only, so that ``strategies`` and ``clients`` can both use them without importing
+each other, and so that this package needs no Flower.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fedforget.config import ClientSpec
+from fedforget.errors import RunError
+from fedforget.runs import versions
+
+DESCRIBE = "query.describe"  # every node: who are you?
+UNLEARN = "train.unlearn"  # one logical client: train, and send the summary
+EVALUATE = "evaluate"  # one logical client: the loss on its own examples
+
+# Records of a message.
+CONFIG = "config"
+ARRAYS = "arrays"
+METRICS = "metrics"
+INFO = "info"
+
+# Keys of the CONFIG record of a request.
+RUN_CONFIG = "run-config"  # the whole configuration, as YAML
+CLIENT = "client"  # a ClientSpec as JSON; absent where the node declares its own client
+
+# Keys of the INFO record of a reply.
+MANIFEST = "manifest"
+FINGERPRINT = "fingerprint"
+
+
+def spec_to_json(spec: ClientSpec) -> str:
+    """Return a logical client as JSON."""
+    return json.dumps(dataclasses.asdict(spec))
+
+
+def spec_from_json(text: str) -> ClientSpec:
+    """Read back what :func:`spec_to_json` wrote.
+
+    Raises
+    ------
+    RunError
+        The text is not a client.
+    """
+    try:
+        raw = json.loads(text)
+        spec = ClientSpec(**raw)
+    except (ValueError, TypeError) as error:
+        raise RunError(f"the message names a client that cannot be read ({error})") from error
+    wrong = [f.name for f in dataclasses.fields(spec) if type(getattr(spec, f.name)).__name__ != f.type]
+    if wrong:
+        raise RunError(f"the message names a client whose {wrong[0]!r} has the wrong type")
+    return spec
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """What a node says of itself.
+
+    Attributes
+    ----------
+    fingerprint : str
+        The backbone's, as the node loaded it.
+    versions : mapping of str to str
+        Of the packages that the numbers depend on.
+    client : ClientSpec or None
+        The client that a deployed node declares in its node configuration.
+    partition : int
+        A simulated node's number, -1 for a deployed one.
+    num_examples : int
+        The declared client's training examples, 0 without one.
+    """
+
+    fingerprint: str
+    versions: Mapping[str, str]
+    client: ClientSpec | None = None
+    partition: int = -1
+    num_examples: int = 0
+
+    def to_properties(self) -> dict[str, str | int]:
+        """Return it as the flat scalars that a Flower record or ``get_properties`` holds."""
+        return {
+            FINGERPRINT: self.fingerprint,
+            "versions": json.dumps(dict(self.versions)),
+            CLIENT: spec_to_json(self.client) if self.client else "",
+            "partition-id": self.partition,
+            "num-examples": self.num_examples,
+        }
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, Any]) -> Description:
+        """Read back what :meth:`to_properties` wrote.
+
+        Raises
+        ------
+        RunError
+            Something is missing or of another type.
+        """
+        try:
+            found = {str(k): str(v) for k, v in json.loads(properties["versions"]).items()}
+            return cls(
+                fingerprint=str(properties[FINGERPRINT]),
+                versions=found,
+                client=spec_from_json(str(properties[CLIENT])) if properties[CLIENT] else None,
+                partition=int(properties["partition-id"]),
+                num_examples=int(properties["num-examples"]),
+            )
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise RunError(
+                f"a node's description cannot be read ({type(error).__name__}: {error})"
+            ) from error
+
+
+def installed() -> dict[str, str]:
+    """Return the versions that a description carries."""
+    return versions(("fedforget", "torch", "transformers", "peft"))

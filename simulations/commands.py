@@ -1,0 +1,103 @@
+"""The commands that need Flower: ``fedforget simulate`` and ``fedforget demo``."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedforget.errors import RunError
+from fedforget.runs import RunDirectory
+
+
+class Backend(StrEnum):
+    """Where simulated clients run."""
+
+    RAY = "ray"
+    INLINE = "inline"
+
+
+Preset = Annotated[str, typer.Argument(help="A preset's name (see `fedforget presets`) or a YAML file.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(help="key=value pairs over the preset, e.g. merge.gamma=1.2", show_default=False),
+]
+Out = Annotated[
+    Path | None, typer.Option(help="The run's new directory; by default one in $FEDFORGET_HOME/runs.")
+]
+Where = Annotated[
+    Backend,
+    typer.Option(
+        help="ray: Flower's simulation, clients in parallel; inline: in this process, one after another."
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Attach the commands to the ``fedforget`` command line."""
+    app.command("simulate")(simulate)
+    app.command("demo")(demo)
+
+
+def simulate(
+    preset: Preset, overrides: Overrides = None, out: Out = None, backend: Where = Backend.RAY
+) -> None:
+    """Run one federated unlearning round in a simulated federation.
+
+    Writes the run's directory: configuration, client summaries, merged update, metrics, report.
+    Ends with status 1 if the run failed. A run that was cut short is carried on with when it is
+    started again with the same --out: clients whose summaries are there are not asked again.
+    """
+    run = run_preset(preset, overrides or [], out, backend)
+    typer.echo(f"Run: {run.path}")
+
+
+def demo(
+    preset: Annotated[str, typer.Argument(help="A preset's name or a YAML file.")] = "firm-smollm2",
+    overrides: Overrides = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the runs, one per seed; by default $FEDFORGET_HOME/runs.")
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="Training seeds, e.g. 0 or 0,1,2; one run each.")] = "0",
+    backend: Where = Backend.RAY,
+) -> None:
+    """Forget something, and show what it cost: a run, a comparison of methods, and a report."""
+    from simulations.demo import run_demo
+
+    run_demo(preset, overrides or [], out, parse_seeds(seeds), backend.value, typer.echo)
+
+
+def run_preset(preset: str, overrides: list[str], out: Path | None, backend: Backend) -> RunDirectory:
+    """Run a preset with one of the backends."""
+    spaced = [pair for pair in overrides if any(c.isspace() for c in pair)]
+    if spaced:
+        raise RunError(
+            f"override {spaced[0]!r} holds a space, which a Flower run cannot pass on; put it in a YAML file"
+        )
+    text = " ".join(overrides)
+    if backend is Backend.INLINE:
+        from simulations.inline import run_inline
+
+        return run_inline(preset, text, out or "")
+    from simulations.flwr_run import run_flower
+
+    return run_flower(preset, text, out or "", say=typer.echo)
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Read ``"0,1,2"``.
+
+    Raises
+    ------
+    RunError
+        Something else.
+    """
+    try:
+        seeds = [int(word) for word in text.replace(",", " ").split()]
+    except ValueError:
+        seeds = []
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise RunError(f"--seeds {text!r}: give distinct whole numbers separated by commas, e.g. 0,1,2")
+    return seeds

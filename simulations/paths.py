@@ -1,0 +1,36 @@
+"""What a relative path in a configuration refers to, in a process whose working directory is Flower's."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+from fedforget.config import RunConfig
+
+
+def base() -> Path:
+    """Return the folder that relative paths refer to: the user's, which Flower's processes do not run in."""
+    return Path(os.environ.get("FEDFORGET_CWD") or os.getcwd())
+
+
+def absolute(path: str, root: Path | None = None) -> str:
+    """Return ``path`` made absolute; an empty one stays empty."""
+    if not path:
+        return ""
+    expanded = Path(path).expanduser()
+    return str(expanded if expanded.is_absolute() else ((root or base()) / expanded).resolve())
+
+
+def with_absolute_paths(config: RunConfig, root: Path | None = None) -> RunConfig:
+    """Return the configuration with its data and model paths made absolute.
+
+    A model path is changed only where a directory of that name is there: it can also be a hub id.
+    """
+    root = root or base()
+    data = dataclasses.replace(config.data, path=absolute(config.data.path, root))
+    clients = [dataclasses.replace(group, path=absolute(group.path, root)) for group in config.clients]
+    model = config.model
+    if not model.path.startswith("package:") and (root / model.path).is_dir():
+        model = dataclasses.replace(model, path=absolute(model.path, root))
+    return dataclasses.replace(config, data=data, clients=clients, model=model)

@@ -1,0 +1,150 @@
+"""The ServerApp: one unlearning run, from a preset to a report."""
+
+from __future__ import annotations
+
+import time
+from logging import ERROR, INFO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+from flwr.supercore import log
+
+# Imported first: inside a simulation it settles the working directory, see the package.
+import clients  # noqa: F401
+from fedforget import presets
+from fedforget.config import RunConfig
+from fedforget.errors import RunError
+from fedforget.runs import RunDirectory, default_path
+from fedforget.updates import load_update
+from simulations.paths import absolute, with_absolute_paths
+from strategies.firm import Firm
+
+if TYPE_CHECKING:
+    from fedforget.evaluation import Suite
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run what ``config`` names, with ``overrides``, and write it to ``out``."""
+    settings = context.run_config
+    preset = str(settings.get("config") or "firm-tiny")
+    overrides = str(settings.get("overrides") or "")
+    run_unlearning(grid, preset, overrides, str(settings.get("out") or ""))
+
+
+def run_unlearning(
+    grid: Grid, preset: str, overrides: str = "", out: str = "", *, poll: float = 0.2
+) -> RunDirectory:
+    """Run one round of unlearning over the connected nodes.
+
+    Parameters
+    ----------
+    grid : Grid
+    preset : str
+        A preset's name, or a YAML file.
+    overrides : str
+        ``key=value`` pairs, separated by spaces.
+    out : str
+        The run's directory; empty for a new one in ``$FEDFORGET_HOME/runs``. One that holds an
+        unfinished run of the same configuration is carried on with.
+    poll : float
+        Seconds between two rounds of asking for replies.
+
+    Returns
+    -------
+    RunDirectory
+
+    Raises
+    ------
+    FedForgetError
+        The run cannot be done. ``run.json`` then says so, with the reason.
+    """
+    config = with_absolute_paths(presets.load(absolute_preset(preset), overrides))
+    run = open_run(config, preset, overrides, out)
+    log(INFO, "Run directory: %s", run.path)
+    try:
+        _unlearn(grid, config, run, poll)
+    except BaseException as error:
+        reason = f"{type(error).__name__}: {error}"
+        run.update(status="failed", error=reason, finished=time.strftime("%Y-%m-%dT%H:%M:%S%z"))
+        log(ERROR, "The run failed: %s", reason)
+        raise
+    run.update(status="completed", error=None, finished=time.strftime("%Y-%m-%dT%H:%M:%S%z"))
+    log(INFO, "The run is complete: %s", run.path)
+    return run
+
+
+def absolute_preset(preset: str) -> str:
+    """Return the preset, with a path to a file of the user's made absolute."""
+    if preset in presets.presets():
+        return preset
+    path = Path(absolute(preset))
+    return str(path) if path.is_file() else preset
+
+
+def open_run(config: RunConfig, preset: str, overrides: str, out: str) -> RunDirectory:
+    """Create the run's directory, or open an unfinished run of the same configuration.
+
+    Raises
+    ------
+    RunError
+        The directory holds something else: a finished run, or one of another configuration.
+    """
+    path = Path(absolute(out)) if out else default_path(config.name)
+    if not (path / "run.json").is_file():
+        return RunDirectory.create(path, config, preset, overrides)
+    run = RunDirectory(path)
+    if run.record.get("status") == "completed":
+        raise RunError(f"{path}: holds a finished run; choose another --out, or remove it first")
+    if run.record["config"] != presets.to_yaml(config):
+        raise RunError(
+            f"{path}: holds an unfinished run of another configuration; "
+            "choose another --out, or remove it first"
+        )
+    run.update(status="running", error=None)
+    log(INFO, "Carrying on with the run in %s", path)
+    return run
+
+
+def _unlearn(grid: Grid, config: RunConfig, run: RunDirectory, poll: float) -> None:
+    # Torch and transformers take seconds to import; a wrong configuration is told before that.
+    from fedforget.adapters import adapted_weights
+    from fedforget.data import load_data
+    from fedforget.evaluation import Suite
+    from fedforget.models import cached_backbone
+
+    data = load_data(config.data, config.seeds.data)
+    backbone = cached_backbone(config.model, config.seeds.model)
+    run.update(backbone={"path": config.model.path, "fingerprint": backbone.fingerprint})
+    shapes = adapted_weights(backbone.model, config.lora)
+    suite = Suite(backbone, data, config)
+    strategy = Firm(config, run, shapes, backbone.fingerprint, poll=poll, keep_arrays=False)
+    strategy.start(grid, ArrayRecord(), evaluate_fn=lambda step, _: _evaluate(suite, run, step))
+    _report(run)
+
+
+def _evaluate(suite: Suite, run: RunDirectory, step: int) -> MetricRecord | None:
+    """Measure the backbone as it is (step 0) or with the merged update, and write it to the run."""
+    name = "after" if step else "before"
+    if not step and name in run.metrics:
+        return None  # carried on from an earlier attempt
+    result = suite.evaluate(load_update(run.merged) if step else None, split="report")
+    run.update_metrics(**{name: result})
+    flat: dict[str, int | float | list[int] | list[float]] = {
+        role: result[role]["accuracy"] for role in ("forget", "retain", "held_out") if role in result
+    }
+    if "perplexity" in result:
+        flat["perplexity"] = result["perplexity"]["perplexity"]
+    shown = ", ".join(f"{key} {value:.3f}" for key, value in flat.items())
+    log(INFO, "%s: %s", name, shown or "nothing to measure")
+    return MetricRecord(flat)
+
+
+def _report(run: RunDirectory) -> None:
+    from fedforget.reporting import write_report
+
+    write_report(run)

@@ -1,0 +1,141 @@
+"""Sending tasks to nodes and taking their replies one at a time, so that one payload is in memory."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from logging import INFO, WARNING
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+from flwr.supercore import log
+
+from fedforget.errors import FedForgetError, RunError
+
+_REASON = re.compile(r"occurred\. Message: (.*?)'?>?$", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One message, and the name its reply is known by."""
+
+    key: str
+    message: Message
+
+
+def dispatch(
+    grid: Grid,
+    tasks: Sequence[Task],
+    on_reply: Callable[[str, Message], None],
+    *,
+    timeout: float,
+    poll: float = 0.2,
+    total: int | None = None,
+) -> dict[str, str]:
+    """Send every task, and hand each good reply over as it arrives.
+
+    Replies are pulled by message id, one at a time, and dropped after ``on_reply``: the memory
+    taken does not grow with the number of clients. Nothing depends on the order they arrive in.
+    An error reply can come from another node than the one asked (a SuperLink answers for a node
+    that is gone), so replies are matched by the message they answer.
+
+    Parameters
+    ----------
+    grid : Grid
+    tasks : sequence of Task
+        Keys are distinct.
+    on_reply : callable
+        Takes the key and the reply. A :class:`FedForgetError` that it raises marks the task as
+        failed; the other tasks go on.
+    timeout : float
+        Seconds for all replies together.
+    poll : float
+        Seconds between two rounds of asking.
+    total : int, optional
+        What to count progress against in the log; the number of tasks by default.
+
+    Returns
+    -------
+    dict of str to str
+        Why each failed task failed, by key; empty when all went well.
+    """
+    failed: dict[str, str] = {}
+    pending: dict[str, Task] = {}
+    deadline = time.monotonic() + timeout
+    for task in tasks:
+        # One by one: Flower drops a message to an unknown node without a word.
+        ids = list(grid.push_messages([task.message]))
+        if len(ids) == 1 and ids[0]:
+            pending[ids[0]] = task
+        else:
+            failed[task.key] = f"node {task.message.metadata.dst_node_id} did not accept the message"
+    done = (len(tasks) if total is None else total) - len(tasks)
+    while pending and time.monotonic() < deadline:
+        progress = False
+        for message_id in list(pending):
+            if time.monotonic() >= deadline:
+                break
+            reply = _pull(grid, message_id)
+            if reply is None:
+                continue
+            progress = True
+            task = pending.pop(message_id)
+            problem = _accept(task, reply, on_reply)
+            del reply
+            done += 1
+            if problem is None:
+                log(INFO, "\t%s: received (%d of %d)", task.key, done, done + len(pending))
+            else:
+                failed[task.key] = problem
+                log(WARNING, "\t%s: %s", task.key, problem)
+        if pending and not progress:
+            time.sleep(min(poll, max(0.0, deadline - time.monotonic())))
+    for task in pending.values():
+        failed[task.key] = f"no reply within {timeout:g} s"
+    return failed
+
+
+def _pull(grid: Grid, message_id: str) -> Message | None:
+    """Pull the reply to one message; anything else that comes with it is refused."""
+    found = None
+    for reply in grid.pull_messages([message_id]):
+        if reply.metadata.reply_to_message_id != message_id:
+            log(WARNING, "Ignored a reply to message %s, which was not asked for", message_id)
+        elif found is not None:
+            log(WARNING, "Ignored a second reply to message %s", message_id)
+        else:
+            found = reply
+    return found
+
+
+def _accept(task: Task, reply: Message, on_reply: Callable[[str, Message], None]) -> str | None:
+    if reply.has_error():
+        return error_reason(reply)
+    asked, answered = task.message.metadata.dst_node_id, reply.metadata.src_node_id
+    if asked != answered:
+        return f"node {answered} answered a message that was sent to node {asked}"
+    try:
+        on_reply(task.key, reply)
+    except FedForgetError as error:
+        return str(error)
+    return None
+
+
+def error_reason(reply: Message) -> str:
+    """Return why a client failed, without Flower's wrapping."""
+    reason = reply.error.reason or "no reason given"
+    match = _REASON.search(reason)
+    return f"{match.group(1).strip() if match else reason.strip()} (Flower error code {reply.error.code})"
+
+
+def raise_failures(failed: dict[str, str], what: str) -> None:
+    """Raise one :class:`RunError` that names every failed client and why; nothing if none failed."""
+    if not failed:
+        return
+    if len(failed) == 1:
+        ((key, reason),) = failed.items()
+        raise RunError(f"{what}: client {key!r} failed: {reason}")
+    lines = "\n".join(f"  - {key}: {reason}" for key, reason in sorted(failed.items()))
+    raise RunError(f"{what}: {len(failed)} clients failed\n{lines}")

@@ -1,0 +1,341 @@
+"""FIRM as a Flower strategy: one round, one summary per client, then a merge and a projection."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from logging import INFO, WARNING
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from flwr.supercore import log
+
+from fedforget import protocol
+from fedforget.codecs import RAW
+from fedforget.config import RunConfig
+from fedforget.errors import FedForgetError, RunError
+from fedforget.presets import to_yaml
+from fedforget.runs import RunDirectory
+from fedforget.updates import UPDATE, load_update, merge_to, needs_fisher, uncertified
+from strategies.dispatch import Task, dispatch, error_reason, raise_failures
+from strategies.roles import Assignment, discover
+from strategies.spool import Spool
+
+
+class Firm(Strategy):
+    """Fisher-weighted merging of task vectors, with a retention projection (FIRM).
+
+    Every client is asked once; its summary is checked and spooled to the run directory as it
+    arrives, then the spool is merged tensor by tensor. The other merge methods are this strategy
+    with another ``config.merge.method``: they see the same summaries.
+
+    Every client is needed: where one is missing or sends something unusable, the run ends with a
+    :class:`RunError` that names it. Started again on the same run directory, it asks only the
+    clients whose summaries are not there yet.
+
+    Parameters
+    ----------
+    config : RunConfig
+    run : RunDirectory
+        Where summaries, the merged update and the records of the round are written.
+    shapes : mapping of str to tuple of int
+        The backbone's adapted weights.
+    fingerprint : str
+        The backbone's; clients with another one are refused.
+    poll : float
+        Seconds between two rounds of asking for replies.
+    keep_arrays : bool
+        Return the merged update in :attr:`Result.arrays` too; otherwise it is on disk alone.
+    evaluate_clients : bool
+        Ask the clients for their own loss with the merged update applied.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        run: RunDirectory,
+        shapes: Mapping[str, tuple[int, ...]],
+        fingerprint: str,
+        *,
+        poll: float = 0.2,
+        keep_arrays: bool = True,
+        evaluate_clients: bool = False,
+    ) -> None:
+        self.config = config
+        self.run = run
+        self.shapes = dict(shapes)
+        self.fingerprint = fingerprint
+        self.poll = poll
+        self.keep_arrays = keep_arrays
+        self.evaluate_clients = evaluate_clients
+        self.assignments: list[Assignment] = []
+        self._text = to_yaml(config)
+        self._asked: list[Task] = []
+        self.spool = Spool(run.summaries, self.shapes, fingerprint, needs_fisher(config.merge.method))
+
+    def summary(self) -> None:
+        """Log the strategy as a tree."""
+        merge, config = self.config.merge, self.config
+        roles = {
+            role: sum(g.count for g in config.clients if g.role == role) for role in ("forget", "retain")
+        }
+        budget = f"{merge.epsilon:g}"
+        if merge.epsilon_fraction:
+            budget = f"{merge.epsilon_fraction:g} of the damage at gamma {merge.epsilon_gamma:g}"
+        log(INFO, "\t├──> Clients: %d forget, %d retain", roles["forget"], roles["retain"])
+        log(
+            INFO,
+            "\t├──> Summary: %d weights, Fisher of %d sequences",
+            len(self.shapes),
+            config.fisher.num_sequences,
+        )
+        log(INFO, "\t├──> Merge: %s", merge.method)
+        log(INFO, "\t│\t├── gamma: %g", merge.gamma)
+        log(INFO, "\t│\t├── alpha: %g", merge.alpha)
+        log(INFO, "\t│\t└── further parameters: %s", dict(merge.parameters) or "none")
+        log(INFO, "\t└──> Projection: epsilon %s, solver %s", budget, merge.solver)
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int = 1,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run the round.
+
+        Unlike the base class, this takes replies one at a time, and an error ends the run.
+
+        Parameters
+        ----------
+        grid : Grid
+        initial_arrays : ArrayRecord, optional
+            Not sent: every client loads the same pretrained backbone by itself.
+        num_rounds : int
+            1, the only number that FIRM has.
+        timeout : float, optional
+            Seconds for the round's replies; ``config.simulation.timeout`` by default.
+        train_config, evaluate_config : ConfigRecord, optional
+            Further keys for the clients' messages.
+        evaluate_fn : callable, optional
+            Called with 0 before the round and with 1 after it; reads the update from the run.
+
+        Returns
+        -------
+        Result
+
+        Raises
+        ------
+        RunError
+            A client is missing, failed, or sent what cannot be merged; names each and why.
+        """
+        if num_rounds != 1:
+            raise RunError(f"FIRM takes one round, not {num_rounds}; set num_rounds=1")
+        timeout = self.config.simulation.timeout if timeout is None else timeout
+        arrays = ArrayRecord() if initial_arrays is None else initial_arrays
+        log(INFO, "Starting %s:", type(self).__name__)
+        self.summary()
+        result = Result()
+        timings: dict[str, float] = {}
+        if evaluate_fn:
+            with _timed(timings, "evaluate_before"):
+                self._keep(result.evaluate_metrics_serverapp, 0, evaluate_fn(0, arrays))
+        with _timed(timings, "clients"):
+            self.configure_train(1, arrays, ConfigRecord() if train_config is None else train_config, grid)
+            specs = {a.spec.id: a.spec for a in self.assignments}
+            failed = dispatch(
+                grid,
+                self._asked,
+                lambda key, reply: self.spool.receive(specs[key], reply),
+                timeout=timeout,
+                poll=self.poll,
+                total=len(self.assignments),
+            )
+            raise_failures(failed, "the round cannot be completed")
+        with _timed(timings, "merge"):
+            merged, metrics = self.aggregate_train(1, [])
+        if merged is not None:
+            result.arrays = merged
+        self._keep(result.train_metrics_clientapp, 1, metrics)
+        if self.evaluate_clients:
+            asked = self.configure_evaluate(1, result.arrays, evaluate_config or ConfigRecord(), grid)
+            replies: list[Message] = []
+            tasks = [Task(f"evaluate {i}", message) for i, message in enumerate(asked)]
+            failed = dispatch(
+                grid, tasks, lambda _, reply: replies.append(reply), timeout=timeout, poll=self.poll
+            )
+            raise_failures(failed, "the clients' evaluation")
+            self._keep(result.evaluate_metrics_clientapp, 1, self.aggregate_evaluate(1, replies))
+        if evaluate_fn:
+            with _timed(timings, "evaluate_after"):
+                self._keep(result.evaluate_metrics_serverapp, 1, evaluate_fn(1, result.arrays))
+        self.run.update(timings={name: round(seconds, 3) for name, seconds in timings.items()})
+        log(INFO, "Finished in %.1f s", sum(timings.values()))
+        return result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Find out who is there, and ask every client whose summary is not in the spool yet.
+
+        Returns
+        -------
+        list of Message
+            One per logical client; a node can receive several.
+        """
+        del arrays
+        self.assignments = discover(
+            grid, self.config, self.fingerprint, timeout=self.config.simulation.timeout, poll=self.poll
+        )
+        self._asked = []
+        for assignment in self.assignments:
+            if self.spool.holds(assignment.spec):
+                log(INFO, "\t%s: its summary is in the run already", assignment.spec.id)
+                continue
+            message = self._message(assignment, protocol.UNLEARN, config, f"{server_round}")
+            self._asked.append(Task(assignment.spec.id, message))
+        return [task.message for task in self._asked]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Spool the replies that are given, then merge and project all summaries of the round.
+
+        Raises
+        ------
+        RunError
+            A client's summary is missing or not usable; names each and why.
+        """
+        del server_round
+        specs = {a.spec.id: a.spec for a in self.assignments}
+        by_message = {task.message.metadata.message_id: specs[task.key] for task in self._asked}
+        failed: dict[str, str] = {}
+        for reply in replies:
+            spec = by_message.get(reply.metadata.reply_to_message_id)
+            if spec is None:
+                log(WARNING, "Ignored a reply that answers no message of this round")
+            elif reply.has_error():
+                failed[spec.id] = error_reason(reply)
+            else:
+                try:
+                    self.spool.receive(spec, reply)
+                except FedForgetError as error:
+                    failed[spec.id] = str(error)
+        for name in specs:
+            if name not in failed and not self.spool.has(name):
+                failed[name] = "no reply"
+        raise_failures(failed, "the round cannot be completed")
+        return self._merge()
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Ask every client for the loss on its own examples, with the update in ``arrays`` applied."""
+        del grid
+        if not self.evaluate_clients:
+            return []
+        extra = ConfigRecord(dict(config))
+        if arrays:
+            extra["tensors"] = list(arrays)
+            extra["dtypes"] = [array.dtype for array in arrays.values()]
+        messages = []
+        for assignment in self.assignments:
+            message = self._message(assignment, protocol.EVALUATE, extra, f"{server_round}")
+            message.content[protocol.ARRAYS] = arrays
+            messages.append(message)
+        return messages
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Return the mean loss per role, weighted by the number of examples."""
+        del server_round
+        roles = {a.node_id: a.spec.role for a in self.assignments}
+        totals: dict[str, tuple[float, int]] = {}
+        for reply in replies:
+            if reply.has_error():
+                continue
+            record = reply.content[protocol.METRICS]
+            info = reply.content.config_records.get(protocol.INFO, ConfigRecord())
+            role = str(info.get("role", roles.get(reply.metadata.src_node_id, "")))
+            count, loss = int(record["num-examples"]), float(record["loss"])  # type: ignore[arg-type]
+            total, seen = totals.get(role, (0.0, 0))
+            totals[role] = (total + loss * count, seen + count)
+        if not totals:
+            return None
+        return MetricRecord(
+            {f"{role}-loss": total / max(seen, 1) for role, (total, seen) in sorted(totals.items())}
+        )
+
+    def _message(self, assignment: Assignment, kind: str, config: ConfigRecord, group: str) -> Message:
+        record = ConfigRecord({**config, protocol.RUN_CONFIG: self._text})
+        if not assignment.declared:
+            record[protocol.CLIENT] = protocol.spec_to_json(assignment.spec)
+        content = RecordDict({protocol.CONFIG: record})
+        return Message(content, dst_node_id=assignment.node_id, message_type=kind, group_id=group)
+
+    def _merge(self) -> tuple[ArrayRecord | None, MetricRecord]:
+        names = sorted(a.spec.id for a in self.assignments)
+        summaries = self.spool.load(names)
+        log(INFO, "Merging %d tensors of %d clients", len(self.shapes), len(summaries))
+        started = time.monotonic()
+        record = merge_to(self.run.merged, self.config.merge, summaries)
+        loose = uncertified(record)
+        if loose:
+            log(WARNING, "%d tensors are not certified optimal, the first is %s", len(loose), loose[0])
+        sizes = {name: (self.run.merged / UPDATE).stat().st_size for name in ("update-bytes",)}
+        clients = {
+            s.client_id: {"role": s.role, "domain": s.domain, "num_examples": s.num_examples}
+            for s in summaries
+        }
+        known = self.run.record.get("clients", {})
+        self.run.update(
+            clients={
+                name: {**known.get(name, {}), **facts, **self.spool.received.get(name, {})}
+                for name, facts in clients.items()
+            },
+            bytes={
+                "received": sum(int(facts["bytes"]) for facts in self.spool.received.values()),
+                "update": sizes["update-bytes"],
+            },
+        )
+        metrics = MetricRecord(
+            {
+                "clients": len(summaries),
+                "tensors": len(self.shapes),
+                "uncertified-tensors": len(loose),
+                "merge-seconds": time.monotonic() - started,
+                **sizes,
+            }
+        )
+        return (_record(self.run) if self.keep_arrays else None), metrics
+
+    @staticmethod
+    def _keep(history: dict[int, MetricRecord], server_round: int, metrics: MetricRecord | None) -> None:
+        if metrics is not None:
+            history[server_round] = metrics
+
+
+class _timed:  # noqa: N801
+    """Measure a block's wall time in seconds."""
+
+    def __init__(self, timings: dict[str, float], name: str) -> None:
+        self._timings, self._name = timings, name
+
+    def __enter__(self) -> None:
+        self._start = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self._timings[self._name] = time.monotonic() - self._start
+
+
+def _record(run: RunDirectory) -> ArrayRecord:
+    import torch
+
+    arrays = {}
+    for name, tensor in load_update(run.merged).items():
+        raw = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        arrays[name] = Array(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), RAW, raw)
+    return ArrayRecord(arrays)

@@ -1,0 +1,119 @@
+"""The summaries of a round on disk: each is checked when it arrives, written, and let go of."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from logging import WARNING
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ConfigRecord, Message, MetricRecord
+from flwr.supercore import log
+
+from fedforget import protocol
+from fedforget.codecs import RAW, Bucket, unpack
+from fedforget.config import ClientSpec
+from fedforget.errors import SummaryError
+from fedforget.summaries import ClientSummary
+
+
+class Spool:
+    """Client summaries, one directory each, by client id.
+
+    Parameters
+    ----------
+    folder : Path
+    shapes : mapping of str to tuple of int
+        The backbone's adapted weights, which every summary must have.
+    fingerprint : str
+        Of the server's backbone.
+    needs_fisher : bool
+        Refuse a summary without a Fisher diagonal.
+
+    Attributes
+    ----------
+    received : dict of str to dict
+        Per client that sent its summary in this round: its node, the bytes received, its metrics.
+    """
+
+    def __init__(
+        self, folder: Path, shapes: Mapping[str, tuple[int, ...]], fingerprint: str, needs_fisher: bool
+    ) -> None:
+        self.folder = folder
+        self.received: dict[str, dict[str, Any]] = {}
+        self._shapes = shapes
+        self._fingerprint = fingerprint
+        self._needs_fisher = needs_fisher
+
+    def receive(self, spec: ClientSpec, reply: Message) -> None:
+        """Check one client's reply and write its summary.
+
+        Raises
+        ------
+        SummaryError
+            The reply holds no summary, a damaged one, or one of another client or backbone.
+        """
+        who = f"client {spec.id!r}"
+        if spec.id in self.received:
+            log(WARNING, "Ignored a second summary of %s", who)
+            return
+        info = reply.content.config_records.get(protocol.INFO, ConfigRecord())
+        arrays = reply.content.array_records.get(protocol.ARRAYS)
+        if arrays is None or not isinstance(info.get(protocol.MANIFEST), str):
+            raise SummaryError(f"{who}: its reply holds no summary")
+        fingerprint = str(info.get(protocol.FINGERPRINT))
+        if fingerprint != self._fingerprint:
+            raise SummaryError(
+                f"{who} trained on the backbone {fingerprint}, the server has {self._fingerprint}"
+            )
+        buckets = [_bucket(who, array) for array in arrays.values()]
+        summary = unpack(buckets, str(info[protocol.MANIFEST]), client=spec.id)
+        self._check(spec, summary)
+        summary.save(self.folder / spec.id)
+        metrics = reply.content.metric_records.get(protocol.METRICS, MetricRecord())
+        self.received[spec.id] = {
+            "node": reply.metadata.src_node_id,
+            "bytes": sum(bucket.nbytes for bucket in buckets),
+            **{key: value for key, value in metrics.items() if isinstance(value, int | float)},
+        }
+
+    def has(self, name: str) -> bool:
+        """Tell whether a client's directory is there."""
+        return (self.folder / name).is_dir()
+
+    def holds(self, spec: ClientSpec) -> bool:
+        """Tell whether a valid summary of the client is there; an invalid one is moved aside."""
+        folder = self.folder / spec.id
+        if not folder.exists():
+            return False
+        try:
+            self._check(spec, ClientSummary.load(folder))
+        except SummaryError as error:
+            aside = folder.with_name(f".{folder.name}.invalid-{secrets.token_hex(4)}")
+            folder.rename(aside)
+            log(WARNING, "\t%s: %s; kept as %s, asking again", spec.id, error, aside.name)
+            return False
+        return True
+
+    def load(self, names: Sequence[str]) -> list[ClientSummary]:
+        """Open summaries; tensors stay on disk until they are asked for."""
+        return [ClientSummary.load(self.folder / name) for name in sorted(names)]
+
+    def _check(self, spec: ClientSpec, summary: ClientSummary) -> None:
+        who = f"client {spec.id!r}"
+        for key, expected in (("client_id", spec.id), ("role", spec.role), ("domain", spec.domain)):
+            given = getattr(summary, key)
+            if given != expected:
+                raise SummaryError(f"{who}: its summary says {key} {given!r}, expected {expected!r}")
+        summary.check_against(self._shapes)
+        summary.validate()
+        if self._needs_fisher and not summary.fisher:
+            raise SummaryError(f"{who}: its summary holds no Fisher diagonal, which the merge method needs")
+
+
+def _bucket(who: str, array: Array) -> Bucket:
+    if array.stype != RAW or array.dtype != "uint8" or tuple(array.shape) != (len(array.data),):
+        raise SummaryError(f"{who}: an array of its reply is not a bucket of raw bytes")
+    return np.frombuffer(array.data, np.uint8)
