@@ -407,7 +407,7 @@ def test_writers_at_once_all_get_their_turn(ledger: Ledger, path: Path) -> None:
         (lambda x: x.request_deletion("r", "ann", -1), "the slice is -1"),
         (lambda x: x.request_deletion("r", "ann", None, ["a"]), "names records but no slice"),
         (lambda x: x.request_deletion("r", "ann", 0, []), "list at least one"),
-        (lambda x: x.request_deletions([Deletion("r", "ann", 0, "abc")]), "list at least one"),
+        (lambda x: x.request_deletions([Deletion("r", "ann", 0, "abc")]), "list at least one"),  # type: ignore[arg-type]
         (lambda x: x.request_deletion("r", "\ud800"), "not valid Unicode"),
         (lambda x: record(x, (2, 0)), "no sequence of generation 0 begins so"),
         (lambda x: x.data_key((9,)), "generation 0 has no group 9"),

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from fedforget.errors import PlanError
+from fedforget.sequences import expected_longest_prefix, rotations
 from fedforget.sequences.theory import (
     communication_rounds,
     deletion_rate,
@@ -27,11 +28,6 @@ from fedforget.sequences.theory import (
     participation_rounds,
     service_life,
 )
-
-
-def rotations(num_groups: int, budget: int | None = None) -> list[tuple[int, ...]]:
-    order = list(range(num_groups))
-    return [tuple(order[-i:] + order[:-i]) for i in range(budget or num_groups)]
 
 
 def enumerated_remaining(sequences: list[tuple[int, ...]], r: int, p: list[float], measure: str) -> float:
@@ -95,12 +91,12 @@ def test_the_two_ways_to_the_distribution_agree() -> None:
 
 
 def test_mean_is_the_sum_of_the_survival_function() -> None:
-    life = service_life(rotations(5), prior=[5, 4, 3, 2, 1])
+    life = service_life(rotations(5, 5), prior=[5, 4, 3, 2, 1])
     assert math.fsum(life.survival(n) for n in range(2000)) == pytest.approx(life.mean, rel=1e-9)
 
 
 def test_band_holds_its_share() -> None:
-    life = service_life(rotations(10))
+    life = service_life(rotations(10, 10))
     low, high = life.band(0.9)
     assert low < life.mean < high
     assert life.cdf(int(high)) - life.cdf(int(low) - 1) >= 0.9
@@ -145,12 +141,12 @@ def test_simulated_service_life_agrees_with_a_stream_of_requests() -> None:
 def test_remaining_groups_by_hand() -> None:
     # Rotations of 3: nothing deleted, 3 groups. One deleted, the other two are consecutive on the
     # circle: 2. Two deleted: 1. After 2 requests: 1/3 hit one group, 2/3 two: 2/3 + 2/3 = 4/3.
-    curve = expected_remaining_curve(rotations(3), 2)
+    curve = expected_remaining_curve(rotations(3, 3), 2)
     assert curve == pytest.approx([3.0, 2.0, 4 / 3])
     # One sequence 0,1: after one request group 0 is hit (0 left) or group 1 (1 left).
     assert expected_remaining_groups([(0, 1)], 1) == pytest.approx(0.5)
     # Kept 0 and 2 of 4 after deleting 1 and 3: longest 1, union 2.
-    four = rotations(4)
+    four = rotations(4, 4)
     assert expected_remaining_groups(four, 2, prior=[0, 1, 0, 1]) == pytest.approx(0.5 * 3 + 0.5 * 1)
     assert expected_remaining_groups(four, 2, prior=[0, 1, 0, 1], measure="union") == pytest.approx(2.5)
 
@@ -165,10 +161,18 @@ def test_remaining_groups_equal_the_definition(measure: str, prior: list[float] 
     assert exact == pytest.approx(enumerated_remaining(sequences, r, p, measure), rel=1e-12)
 
 
+def test_the_planner_maximises_the_mean_of_this_curve() -> None:
+    prior = [4.0, 1.0, 2.0, 2.0, 3.0]
+    curve = expected_remaining_curve(rotations(5, 4), 6, prior=prior)
+    assert expected_longest_prefix(rotations(5, 4), prior, 6) == pytest.approx(sum(curve[1:]) / 6, rel=1e-12)
+
+
 @pytest.mark.parametrize("num_groups", [1, 2, 3, 6, 10])
 def test_closed_form_equals_the_exact_value_for_all_rotations(num_groups: int) -> None:
     closed = [expected_remaining_data(num_groups, r, num_examples=num_groups) for r in range(31)]
-    assert expected_remaining_curve(rotations(num_groups), 30) == pytest.approx(closed, rel=1e-10, abs=1e-12)
+    assert expected_remaining_curve(rotations(num_groups, num_groups), 30) == pytest.approx(
+        closed, rel=1e-10, abs=1e-12
+    )
 
 
 def test_a_uniform_prior_is_the_default() -> None:
@@ -179,19 +183,19 @@ def test_a_uniform_prior_is_the_default() -> None:
 
 def test_fewer_rotations_leave_less_and_more_sequences_no_less() -> None:
     # Section 5.2: E[R] for B > L is at least that for B = L.
-    extra = [*rotations(6), (0, 2, 4, 1, 3, 5), (1, 3, 5, 0, 2, 4)]
+    extra = [*rotations(6, 6), (0, 2, 4, 1, 3, 5), (1, 3, 5, 0, 2, 4)]
     for r in range(1, 10):
         fewer, same, more = (
-            expected_remaining_groups(sequences, r) for sequences in (rotations(6, 3), rotations(6), extra)
+            expected_remaining_groups(sequences, r) for sequences in (rotations(6, 3), rotations(6, 6), extra)
         )
         assert fewer < same
         assert same <= more
-    assert expected_remaining_groups(extra, 4) > expected_remaining_groups(rotations(6), 4)
+    assert expected_remaining_groups(extra, 4) > expected_remaining_groups(rotations(6, 6), 4)
 
 
 def test_every_group_in_front_keeps_the_union_whole() -> None:
     # With all rotations each kept group is active in the sequence it leads: L (1 - 1/L)^r.
-    exact = expected_remaining_groups(rotations(7), 9, measure="union")
+    exact = expected_remaining_groups(rotations(7, 7), 9, measure="union")
     assert exact == pytest.approx(7 * (6 / 7) ** 9)
 
 
@@ -218,7 +222,7 @@ def test_remaining_groups_agree_with_simulation(measure: str) -> None:
 def test_simulation_reaches_beyond_the_exact_limit() -> None:
     # 30 rotations: the closed form is still exact there.
     exact = expected_remaining_data(30, 5, num_examples=30)
-    estimate = monte_carlo_remaining_groups(rotations(30), 5, seed=4)
+    estimate = monte_carlo_remaining_groups(rotations(30, 30), 5, seed=4)
     assert estimate.low < exact < estimate.high
 
 
@@ -251,7 +255,7 @@ def test_communication_rounds_under_the_balanced_partition() -> None:
 
 
 def test_communication_rounds_average_the_rounds_of_each_placement() -> None:
-    sequences = rotations(5)
+    sequences = rotations(5, 5)
     placements = list(itertools.product(range(5), repeat=3))  # 3 slices, groups drawn independently
     mean = sum(participation_rounds(sequences, groups) for groups in placements) / len(placements)
     assert communication_rounds(5, 3, 5) == pytest.approx(mean)
@@ -289,9 +293,9 @@ def test_matched_budget_follows_the_formula_not_the_text() -> None:
         (lambda: expected_remaining_groups([(0, 1)], 1, prior=[math.nan, 1]), "finite"),
         (lambda: expected_remaining_groups([(0, 1)], 1, prior=[0, 0]), "positive"),
         (lambda: expected_remaining_groups([(0, 1)], 1, measure="all"), "longest, union"),
-        (lambda: expected_remaining_groups(rotations(21), 1), "use monte_carlo_remaining_groups"),
-        (lambda: service_life(rotations(21), prior=range(1, 22)), "use monte_carlo_service_life"),
-        (lambda: service_life(rotations(3)).quantile(1.0), "strictly between 0 and 1"),
+        (lambda: expected_remaining_groups(rotations(21, 21), 1), "use monte_carlo_remaining_groups"),
+        (lambda: service_life(rotations(21, 21), prior=range(1, 22)), "use monte_carlo_service_life"),
+        (lambda: service_life(rotations(3, 3)).quantile(1.0), "strictly between 0 and 1"),
         (lambda: monte_carlo_service_life([(0, 1)], seed=0, prior=[0, 1]), "never ends"),
         (lambda: monte_carlo_service_life([(0, 1)], seed=0, trials=1), "trials is 1"),
         (lambda: communication_rounds(10, 2, 10, slices_in_all=21), "multiple of num_groups"),

@@ -71,6 +71,7 @@ def _forgotten(db: sqlite3.Connection, known: Head | None) -> list[str]:
 def _differences(db: sqlite3.Connection) -> list[str]:
     with closing(schema.memory()) as replay:
         replay.execute("PRAGMA foreign_keys = ON")
+        replay.execute("BEGIN")
         for event in chain.events(db):
             try:
                 chain.insert(replay, event)
@@ -99,11 +100,14 @@ def _table_differences(db: sqlite3.Connection, replay: sqlite3.Connection, table
     info = db.execute(f"PRAGMA table_info({table})").fetchall()
     columns = [name for _, name, *_ in info]
     keys = [name for _, name, _, _, _, position in info if position]
-    rows: list[dict[tuple[object, ...], dict[str, object]]] = []
-    for source in (db, replay):
-        found = (dict(zip(columns, row, strict=True)) for row in source.execute(f"SELECT * FROM {table}"))
-        rows.append({tuple(row[key] for key in keys): row for row in found})
-    actual, expected = rows
+    query = f"SELECT * FROM {table} ORDER BY {', '.join(keys)}"
+    present, due = db.execute(query).fetchall(), replay.execute(query).fetchall()
+    if present == due:
+        return []
+    actual, expected = (
+        {tuple(row[key] for key in keys): row for row in (dict(zip(columns, r, strict=True)) for r in rows)}
+        for rows in (present, due)
+    )
     sentences = []
     for key in sorted(actual.keys() | expected.keys(), key=repr):
         name = f"table {table}, row {', '.join(f'{k} {v!r}' for k, v in zip(keys, key, strict=True))}"

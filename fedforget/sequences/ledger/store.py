@@ -38,7 +38,7 @@ class Ledger(Views):
     read_only : bool
         Open for reading alone.
     verify : bool
-        Run :meth:`check` first. It replays all events: milliseconds for hundreds of them.
+        Run :meth:`check` first. It replays all events, a few milliseconds each.
 
     Raises
     ------
