@@ -1,0 +1,180 @@
+"""The exact dual solver: projected Newton on the ``m`` multipliers (FIRM, appendix B, equations 13 to 20)."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.linalg import LinAlgError, cholesky, solve_triangular
+from scipy.optimize import nnls
+
+from fedforget.projection.problem import Matrix, Problem, Vector, damages, damages_of, kkt_residual, shrinkage
+
+# The solver aims far below the 1e-9 that the certificate asks for, since a Newton step there is cheap.
+GOAL = 1e-12
+_GOOD = 1e-10
+_MAX_STEPS = 200
+_SAMPLE = 1 << 16
+# Relative to a unit diagonal; makes the Hessian of duplicated clients invertible.
+_RIDGE = 1e-12
+
+
+def solve_dual(problem: Problem, budgets: Vector, start: Vector | None = None) -> Vector:
+    """Maximise the dual (14) and return the multipliers, in rescaled units; fp64 ``[v]``.
+
+    Each step solves a small non-negative quadratic program with the negative Hessian (20), so a
+    multiplier may fall as well as rise. Its right-hand side is that of the secular equations
+    ``b_k^(-1/2) = epsilon^(-1/2)``, which are nearly linear in the multipliers; where the step neither
+    halves the residual nor raises the dual enough, the plain gradient (13) is tried, and then one
+    exact coordinate sweep, which never lowers the dual.
+
+    Parameters
+    ----------
+    problem : Problem
+        The reduced program.
+    budgets : ndarray
+        fp64 ``[v]``, positive, in rescaled units.
+    start : ndarray, optional
+        Multipliers to begin from; by default those of a sample of the coordinates.
+    """
+    multipliers = _start(problem, budgets) if start is None else start
+    values, hessian = _evaluate(problem, multipliers)
+    residual = kkt_residual(problem, multipliers, values, budgets)
+    best, best_residual, stalled = multipliers, residual, 0
+    for _ in range(_MAX_STEPS):
+        if residual <= GOAL or (best_residual <= _GOOD and stalled >= 3):
+            break
+        for right_hand_side in (_secular(values, budgets), values - budgets):
+            trial = _newton(multipliers, hessian, right_hand_side)
+            if trial is None:
+                continue
+            trial_values, trial_hessian = _evaluate(problem, trial)
+            trial_residual = kkt_residual(problem, trial, trial_values, budgets)
+            if trial_residual <= 0.5 * residual or _ascends(problem, multipliers, trial, values, budgets):
+                break
+        else:
+            trial = coordinate_sweep(problem, multipliers, budgets)
+            trial_values, trial_hessian = _evaluate(problem, trial)
+            trial_residual = kkt_residual(problem, trial, trial_values, budgets)
+        multipliers, values, hessian, residual = trial, trial_values, trial_hessian, trial_residual
+        stalled = 0 if residual < 0.5 * best_residual else stalled + 1
+        if residual < best_residual:
+            best, best_residual = multipliers, residual
+    return best
+
+
+def _start(problem: Problem, budgets: Vector) -> Vector:
+    zero = np.zeros(len(budgets))
+    if len(problem.base) <= _SAMPLE:
+        return coordinate_sweep(problem, zero, budgets)
+    thinned = problem.sample(-(-len(problem.base) // _SAMPLE))
+    seen = thinned.budgets > 0
+    if not seen.all():  # a client with no coordinate in the sample
+        return zero
+    return solve_dual(thinned, thinned.budgets * (budgets / problem.budgets))
+
+
+def _evaluate(problem: Problem, multipliers: Vector) -> tuple[Vector, Matrix]:
+    """Return the damages ``b_k(x(lambda))`` and the negative dual Hessian (20) in one pass."""
+    v = len(multipliers)
+    values, hessian = np.zeros(v), np.zeros((v, v))
+    # A row is scaled by its multiplier before it is divided by S, so that neither factor overflows.
+    scale = np.maximum(multipliers, 1.0)
+    base = problem.scaled_base
+    with np.errstate(under="ignore", over="ignore"):
+        for run, fishers in problem.blocks():
+            diagonal = 1.0 + np.einsum("k,kn->n", multipliers, fishers)
+            update = base[run] / diagonal
+            values += 0.5 * (fishers * np.square(update)).sum(axis=1)
+            fishers *= scale[:, None]
+            fishers *= base[run] / diagonal / np.sqrt(diagonal)
+            hessian += fishers @ fishers.T
+        hessian /= np.outer(scale, scale)
+    return values, hessian
+
+
+def _ascends(problem: Problem, present: Vector, trial: Vector, values: Vector, budgets: Vector) -> bool:
+    """Return whether the dual rises by at least a small part of what the gradient (13) promises.
+
+    Written out, ``g(trial) - g(present)`` is ``sum_k (trial_k - present_k) (1/2 sum_j F_k x x' - epsilon)``
+    with the updates x and x' of both points: a difference without cancellation.
+    """
+    step = trial - present
+    promised = float(step @ (values - budgets))
+    mixed = np.sqrt(shrinkage(problem, present)) * np.sqrt(shrinkage(problem, trial))
+    rise = float(step @ (damages_of(problem, problem.scaled_base / mixed) - budgets))
+    return promised > 0.0 and rise >= 1e-3 * promised
+
+
+def _secular(values: Vector, budgets: Vector) -> Vector:
+    """Right-hand side of Newton's method on ``b_k^(-1/2) = epsilon^(-1/2)`` in every client."""
+    return np.asarray(2.0 * values * (np.sqrt(values / budgets) - 1.0))
+
+
+def _newton(multipliers: Vector, hessian: Matrix, right_hand_side: Vector) -> Vector | None:
+    """Minimise ``1/2 z'Hz - (r + H lambda)'z`` over ``z >= 0``; None where that fails numerically."""
+    diagonal = np.diagonal(hessian)
+    if not (np.isfinite(hessian).all() and (diagonal > 0.0).all()):
+        return None
+    unit = np.sqrt(diagonal)
+    scaled = hessian / np.outer(unit, unit) + _RIDGE * np.eye(len(unit))
+    try:
+        lower = cholesky(scaled, lower=True)
+        target = lower.T @ (unit * multipliers) + solve_triangular(lower, right_hand_side / unit, lower=True)
+        solution, _ = nnls(lower.T, target)
+    except (LinAlgError, ValueError, RuntimeError):
+        return None
+    step = np.asarray(solution / unit)
+    return step if np.isfinite(step).all() else None
+
+
+def coordinate_sweep(problem: Problem, multipliers: Vector, budgets: Vector) -> Vector:
+    """Maximise the dual exactly in one multiplier after the other, each free to rise or fall."""
+    multipliers = multipliers.copy()
+    diagonal = shrinkage(problem, multipliers)
+    base = problem.scaled_base
+    for k in range(len(multipliers)):
+        fisher = problem.fisher(k)
+        others = np.maximum(diagonal - multipliers[k] * fisher, 1.0)
+        on = fisher > 0.0
+        multipliers[k] = _secular_root(fisher[on], base[on], others[on], budgets[k])
+        diagonal = others + multipliers[k] * fisher
+    return multipliers
+
+
+def _secular_root(fisher: Vector, base: Vector, others: Vector, budget: float) -> float:
+    """Solve ``1/2 sum_j F base^2 / (others + t F)^2 = budget`` for ``t >= 0``; 0 where it is slack.
+
+    ``b^(-1/2)`` is increasing and concave in ``t``, so Newton's method from the left rises to the root
+    without passing it.
+    """
+    t = 0.0
+    with np.errstate(under="ignore", over="ignore"):
+        for _ in range(100):
+            diagonal = others + t * fisher
+            update = base / diagonal
+            value = 0.5 * float(np.sum(fisher * np.square(update)))
+            ratio = value / budget
+            if ratio <= 1.0 + 0.1 * GOAL:
+                break
+            scale = max(t, 1.0)
+            slope = float(np.sum(np.square(update) * fisher * (scale * fisher / diagonal)))
+            if not slope > 0.0:
+                break
+            step = 2.0 * value * (np.sqrt(ratio) - 1.0) / slope * scale
+            if not np.isfinite(step) or t + step <= t:
+                break
+            t += step
+    return t
+
+
+def feasible_growth(problem: Problem, multipliers: Vector, budgets: Vector) -> Vector | None:
+    """Raise all multipliers together, as little as a doubling search finds, until the budgets hold in fp64.
+
+    Returns None where no finite multiplier of the search is large enough.
+    """
+    growth = 0.0
+    for power in range(-46, 500):
+        candidate = multipliers * (1.0 + growth) + growth
+        if (damages(problem, candidate) <= budgets).all():
+            return candidate
+        growth = 2.0**power
+    return None
