@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fedforget.errors import RunError
+
 
 def home() -> Path:
     """Return fedforget's own folder: ``$FEDFORGET_HOME``, else ``~/.fedforget``.
@@ -44,14 +46,29 @@ def atomic_path(target: Path) -> Iterator[Path]:
 def write_json(path: Path, value: Any) -> None:
     """Write ``value`` as indented JSON, atomically; NaN and infinities are written as strings."""
     with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(_plain(value), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        temporary.write_text(json.dumps(plain(value), indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def _plain(value: Any) -> Any:
+def read_json(path: Path) -> Any:
+    """Read a JSON file that :func:`write_json` wrote.
+
+    Raises
+    ------
+    RunError
+        The file cannot be read or is not JSON; names it.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}: cannot be read as JSON ({error})") from error
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON can hold it: string keys, lists, and strings for NaN and infinities."""
     if isinstance(value, float) and not (abs(value) < float("inf")):
         return repr(value)
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import subprocess
 import time
@@ -13,7 +12,7 @@ from typing import Any
 
 from fedforget.config import RunConfig
 from fedforget.errors import RunError
-from fedforget.files import atomic_path, home, write_json
+from fedforget.files import atomic_path, home, read_json, write_json
 from fedforget.presets import from_yaml, to_yaml
 from fedforget.summaries import ClientSummary
 
@@ -40,7 +39,9 @@ class RunDirectory:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).expanduser().resolve()
         if not (self.path / "run.json").is_file():
-            raise RunError(f"{self.path}: not a run directory (it has no run.json); give the folder a run wrote")
+            raise RunError(
+                f"{self.path}: not a run directory (it has no run.json); give the folder a run wrote"
+            )
 
     @classmethod
     def create(cls, path: str | Path, config: RunConfig, preset: str, overrides: str = "") -> RunDirectory:
@@ -74,7 +75,7 @@ class RunDirectory:
     @property
     def record(self) -> dict[str, Any]:
         """The content of ``run.json``."""
-        return dict(_read_json(self.path / "run.json"))
+        return dict(read_json(self.path / "run.json"))
 
     @property
     def config(self) -> RunConfig:
@@ -112,7 +113,7 @@ class RunDirectory:
     def metrics(self) -> dict[str, Any]:
         """The content of ``metrics.json``, empty if there is none yet."""
         path = self.path / "metrics.json"
-        return dict(_read_json(path)) if path.is_file() else {}
+        return dict(read_json(path)) if path.is_file() else {}
 
     def update_metrics(self, **sections: Any) -> None:
         """Add or replace top-level sections of ``metrics.json``."""
@@ -155,10 +156,3 @@ def _git(directory: Path, *words: str) -> str:
         ["git", "-C", str(directory), *words], capture_output=True, text=True, check=True, timeout=20
     )
     return done.stdout.strip()
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
-        raise RunError(f"{path}: cannot be read as JSON ({error})") from error

@@ -1,0 +1,295 @@
+"""The ``fedforget`` command: presets, methods, merging, sweeps, comparisons and reports.
+
+Other packages attach commands through the entry-point group ``fedforget.commands``: each entry is
+a callable ``register(app: typer.Typer)``. Torch and transformers are imported inside commands, so
+that help and wrong usage are answered at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.metadata import entry_points, version
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+
+from fedforget.errors import ConfigError, FedForgetError
+
+GROUP = "fedforget.commands"
+
+Run = Annotated[Path, typer.Argument(help="A run's directory.", show_default=False)]
+Preset = Annotated[
+    str,
+    typer.Argument(help="A preset's name (see `fedforget config list`) or a YAML file.", show_default=False),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(help="key=value pairs over the preset, e.g. merge.gamma=1.2", show_default=False),
+]
+Methods = Annotated[str, typer.Option("--method", help="Merge methods, separated by commas.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="name=value of a further parameter of the method.", show_default=False),
+]
+
+config_app = typer.Typer(no_args_is_help=True, help="List, show and check configurations.")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"fedforget {version('fedforget')}")
+        raise typer.Exit
+
+
+def _root(
+    asked: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Federated unlearning of language models: run it, merge it, measure it."""
+
+
+@config_app.command("list")
+def config_list() -> None:
+    """List the presets."""
+    from fedforget.presets import presets
+
+    for name, path in sorted(presets().items()):
+        typer.echo(f"{name}\t{path}")
+
+
+@config_app.command("show")
+def config_show(preset: Preset, overrides: Overrides = None) -> None:
+    """Show a preset with every default filled in and the overrides applied."""
+    from fedforget.presets import load, to_yaml
+
+    typer.echo(to_yaml(load(preset, overrides or [])), nl=False)
+
+
+@config_app.command("validate")
+def config_validate(preset: Preset, overrides: Overrides = None) -> None:
+    """Check a preset; every problem is reported at once."""
+    from fedforget.config import expand_clients
+    from fedforget.presets import load
+
+    config = load(preset, overrides or [])
+    typer.echo(f"{preset}: valid, {len(expand_clients(config.clients))} clients")
+
+
+def methods() -> None:
+    """List the merge methods, their parameters and where they come from."""
+    from fedforget.merging import methods as known
+
+    _describe(known().values())
+
+
+def objectives() -> None:
+    """List the client objectives, their parameters and where they come from."""
+    from fedforget.objectives import objectives as known
+
+    _describe(known().values())
+
+
+def _describe(known: Any) -> None:
+    for one in sorted(known, key=lambda one: one.name):
+        typer.echo(f"{one.name}  ({one.pretty}; {one.reference})\n    {one.summary}")
+        for parameter in one.parameters:
+            kind = "|".join(parameter.choices) or parameter.type.__name__
+            typer.echo(f"    {parameter.name}: {kind} = {parameter.default}  {parameter.help}")
+
+
+def merge(
+    run: Run,
+    method: Annotated[
+        str | None, typer.Option(help="Merge method; by default the run's.", show_default=False)
+    ] = None,
+    gamma: Annotated[float | None, typer.Option(help="Global scale.", show_default=False)] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Budget, or inf.", show_default=False)] = None,
+    alpha: Annotated[float | None, typer.Option(help="Share of the Fisher kept.", show_default=False)] = None,
+    parameters: Set = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="New directory; by default one in the run's merges/.", show_default=False),
+    ] = None,
+) -> None:
+    """Merge a run's stored summaries again, with no client taking part.
+
+    Writes update.safetensors and merge.json.
+    """
+    from fedforget.again import merge_again
+    from fedforget.runs import RunDirectory
+
+    given = {"gamma": gamma, "epsilon": epsilon, "alpha": alpha}
+    texts = {name: str(value) for name, value in given.items() if value is not None} | _pairs(parameters)
+    target = merge_again(RunDirectory(run), method, texts, out)
+    typer.echo(f"Merged: {target}")
+
+
+def sweep(
+    run: Run,
+    method: Methods = "firm",
+    gamma: Annotated[str, typer.Option(help="Values a,b,c or start:stop:step.")] = "0.5:1.5:0.25",
+    epsilon: Annotated[
+        str | None, typer.Option(help="Values, inf among them; by default the run's.", show_default=False)
+    ] = None,
+    alpha: Annotated[
+        str | None, typer.Option(help="Values; by default the run's.", show_default=False)
+    ] = None,
+    parameters: Set = None,
+    split: Annotated[str, typer.Option(help="report, or select.")] = "report",
+) -> None:
+    """Merge and measure many settings from a run's stored summaries, with no client taking part.
+
+    Settings that sweep.json holds already are not measured again. Writes sweep.json, sweep.csv
+    and sweep.png.
+    """
+    from fedforget.reporting import plots, tables
+    from fedforget.runs import RunDirectory
+    from fedforget.stored import open_suite
+    from fedforget.sweep import expand, grid
+    from fedforget.sweep import sweep as run_sweep
+
+    given = {"gamma": gamma, "epsilon": epsilon, "alpha": alpha}
+    texts = {name: value for name, value in given.items() if value is not None} | _pairs(parameters)
+    axes = {name: grid(text, name) for name, text in texts.items()}
+    names = grid(method, "--method")
+    # A wrong setting is told before the model is loaded.
+    expand(names, axes, lambda name: {})
+    if split not in ("report", "select"):
+        raise ConfigError([f"--split: {split!r} is neither 'report' nor 'select'"])
+    directory = RunDirectory(run)
+    directory.load_summaries()
+    _quiet()
+    results = run_sweep(directory, open_suite(directory), names, axes, split=split, progress=_progress)
+    plots.save(plots.sweep_figure(results, directory.metrics.get("before")), directory.path / "sweep.png")
+    _show(tables.sweep_table(results))
+
+
+def compare(
+    run: Run,
+    method: Annotated[
+        str | None,
+        typer.Option(help="Methods, separated by commas; by default the run's.", show_default=False),
+    ] = None,
+    level: Annotated[
+        str | None,
+        typer.Option(help="Levels of forgetting, 0 to 1; by default the run's.", show_default=False),
+    ] = None,
+) -> None:
+    """Compare merge methods at matched forgetting, from a run's stored summaries.
+
+    gamma is chosen by forget accuracy on the selection questions alone; results are on the
+    reported questions. Writes metrics.json and report.html.
+    """
+    from fedforget.reporting import tables, write_report
+    from fedforget.runs import RunDirectory
+    from fedforget.stored import compare_run
+    from fedforget.sweep import grid
+
+    directory = RunDirectory(run)
+    names = grid(method, "--method") if method else None
+    levels = [_level(text) for text in grid(level, "--level")] if level else None
+    directory.load_summaries()
+    _quiet()
+    comparison = compare_run(directory, names=names, levels=levels, progress=_progress)
+    for table in tables.comparison_tables(comparison):
+        _show(table)
+    typer.echo(f"Report: {write_report(directory)}")
+
+
+def report(run: Run) -> None:
+    """Write report.html again from what the run stored."""
+    from fedforget.reporting import write_report
+    from fedforget.runs import RunDirectory
+
+    typer.echo(f"Report: {write_report(RunDirectory(run))}")
+
+
+def build() -> typer.Typer:
+    """Return the application with its own commands and those of other packages."""
+    app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+    app.callback()(_root)
+    app.add_typer(config_app, name="config")
+    for command in (methods, objectives, merge, sweep, compare, report):
+        app.command()(command)
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+        try:
+            entry.load()(app)
+        except Exception as error:  # one broken package must not take the others' commands away
+            if os.environ.get("FEDFORGET_DEBUG") == "1":
+                traceback.print_exc()
+            print(f"warning: the commands of {entry.value!r} are missing ({error})", file=sys.stderr)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; ends with status 1 for wrong input, 2 for wrong usage, 130 when interrupted."""
+    sys.exit(_run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
+        status = build()(args=arguments, prog_name="fedforget", standalone_mode=False)
+    except FedForgetError as error:
+        if os.environ.get("FEDFORGET_DEBUG") == "1":
+            traceback.print_exc()
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone; Python would complain once more while closing it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return status if isinstance(status, int) else 0
+
+
+def _pairs(texts: Sequence[str] | None) -> dict[str, str]:
+    pairs = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name or not value:
+            raise ConfigError([f"--set: {text!r} is not of the form name=value"])
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
+def _level(text: str) -> float:
+    try:
+        level = float(text)
+    except ValueError:
+        level = 0.0
+    if not 0.0 < level <= 1.0:
+        raise ConfigError([f"--level: {text!r} is not a number in (0, 1]"])
+    return level
+
+
+def _progress(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+def _show(table: Any) -> None:
+    from rich.console import Console
+
+    from fedforget.reporting import rich
+
+    Console().print(rich(table))
+
+
+def _quiet() -> None:
+    """Silence progress bars and advice of the model libraries; warnings of theirs stay."""
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)

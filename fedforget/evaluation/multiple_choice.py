@@ -1,0 +1,294 @@
+"""Multiple choice by log-likelihood: the choice that the model finds most likely after the prompt.
+
+What questions share is read once. The token sequences of a batch (each prompt followed by each
+of its choices) are merged into a tree, one node per distinct token in its context; the nodes
+stand in one sequence, where a mask lets each see its ancestors and its position is its depth. A
+prompt is thus read once for all its choices, and a template once for all its questions. The
+output layer, the largest matrix of a small model, is applied only where a choice's token is
+predicted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedforget.evaluation.prepared import PreparedQuestion, PreparedQuestions
+
+Normalise = Literal["tokens", "characters", "none"]
+
+# Logits in fp32 for this many positions at once: 512 x 49152 x 4 bytes is 100 MB.
+_POSITIONS = 512
+# A batch of packed questions holds up to this many tokens per question of ``batch_size``. Longer
+# sequences share more, but attention over tokens that do not see each other is wasted.
+_NODES_PER_QUESTION = 8
+# Models that change their logits after the output layer are scored through their own forward.
+_HEAD_EXTRAS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+
+
+@dataclass(frozen=True)
+class ItemScore:
+    """One question's outcome.
+
+    Attributes
+    ----------
+    id : str
+        The question's.
+    scores : tuple of float
+        Log-likelihood per choice, normalised as asked for.
+    prediction, answer : int
+        The likeliest choice (the first of equals), and the right one.
+    """
+
+    id: str
+    scores: tuple[float, ...]
+    prediction: int
+    answer: int
+
+    @property
+    def correct(self) -> bool:
+        """Whether the right choice was the likeliest."""
+        return self.prediction == self.answer
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """A proportion with what is needed to judge it.
+
+    Attributes
+    ----------
+    accuracy : float
+        Share of questions answered rightly.
+    count : int
+        Questions.
+    standard_error : float
+        Of the accuracy: ``sqrt(p (1 - p) / n)``.
+    chance : float
+        Expected accuracy of a uniform guess.
+    """
+
+    accuracy: float
+    count: int
+    standard_error: float
+    chance: float
+
+
+def summarise(scores: Sequence[ItemScore]) -> Accuracy:
+    """Summarise per-item scores as an accuracy."""
+    n = len(scores)
+    p = sum(score.correct for score in scores) / n
+    chance = sum(1.0 / len(score.scores) for score in scores) / n
+    return Accuracy(p, n, math.sqrt(p * (1.0 - p) / n), chance)
+
+
+@torch.no_grad()
+def score(
+    model: Any,
+    questions: PreparedQuestions,
+    *,
+    normalise: Normalise = "tokens",
+    batch_size: int = 32,
+    packed: bool | None = None,
+) -> list[ItemScore]:
+    """Score prepared questions.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        A causal language model.
+    questions : PreparedQuestions
+        See :func:`fedforget.evaluation.prepare`.
+    normalise : {"tokens", "characters", "none"}
+        What a choice's summed log-likelihood is divided by.
+    batch_size : int
+        Questions per forward pass.
+    packed : bool, optional
+        Whether shared beginnings are read once; by default wherever the model's attention
+        takes a mask of four dimensions. The other way repeats the prompt for every choice.
+
+    Returns
+    -------
+    list of ItemScore
+        In the order of the questions.
+    """
+    was_training = model.training
+    model.eval()
+    if packed is None:
+        packed = supports_packing(model)
+    # Neighbours in this order share the longest beginnings.
+    order = sorted(range(len(questions)), key=lambda i: questions.items[i].prefix)
+    found: dict[int, list[float]] = {}
+    limit = _NODES_PER_QUESTION * batch_size if packed else 0
+    for indices in _batches(questions.items, order, batch_size, limit):
+        items = [questions.items[i] for i in indices]
+        sums = _packed_sums(model, items) if packed else _repeated_sums(model, items)
+        for i, item, values in zip(indices, items, sums, strict=True):
+            found[i] = [value / _length(item, j, normalise) for j, value in enumerate(values)]
+    model.train(was_training)
+    results = []
+    for i, item in enumerate(questions.items):
+        values = found[i]
+        prediction = max(range(len(values)), key=values.__getitem__)
+        results.append(ItemScore(item.id, tuple(values), prediction, item.answer))
+    return results
+
+
+def supports_packing(model: Any) -> bool:
+    """Whether packed scoring gives this model's own log-likelihoods."""
+    config = model.config
+    plain = not any(getattr(config, name, None) for name in _HEAD_EXTRAS)
+    # Windowed layers need a mask of their own, which a given four-dimensional one replaces.
+    types = set(getattr(config, "layer_types", None) or ["full_attention"])
+    return plain and types == {"full_attention"} and config._attn_implementation in {"sdpa", "eager"}
+
+
+def _length(item: PreparedQuestion, choice: int, normalise: Normalise) -> int:
+    if normalise == "tokens":
+        return len(item.continuations[choice])
+    return item.characters[choice] if normalise == "characters" else 1
+
+
+def _batches(
+    items: Sequence[PreparedQuestion], order: Sequence[int], batch_size: int, limit: int
+) -> Iterator[list[int]]:
+    """Cut the order into runs of ``batch_size`` questions, or of up to ``limit`` tree nodes if given."""
+    batch: list[int] = []
+    tree = _Tree()
+    for i in order:
+        full = len(batch) >= batch_size if not limit else len(tree.tokens) + tree.missing(items[i]) > limit
+        if batch and full:
+            yield batch
+            batch, tree = [], _Tree()
+        batch.append(i)
+        if limit:
+            tree.add(items[i])
+    if batch:
+        yield batch
+
+
+class _Tree:
+    """Token sequences merged where they begin alike."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self.depths: list[int] = []
+        self.places: list[int] = []  # nodes that predict the scored tokens
+        self.targets: list[int] = []  # the scored tokens, choice by choice
+        self._children: dict[tuple[int, int], int] = {}
+
+    def add(self, item: PreparedQuestion) -> None:
+        """Add a question's sequences; a choice's last token is only predicted, never read."""
+        node = -1
+        for token in item.prefix:
+            node = self._child(node, token)
+        for choice in item.continuations:
+            at = node
+            for token in choice[:-1]:
+                self.places.append(at)
+                at = self._child(at, token)
+            self.places.append(at)
+            self.targets += choice
+
+    def missing(self, item: PreparedQuestion) -> int:
+        """At most how many nodes :meth:`add` would create."""
+        node, shared = -1, 0
+        for token in item.prefix:
+            child = self._children.get((node, token))
+            if child is None:
+                break
+            node, shared = child, shared + 1
+        return item.packed_length - shared
+
+    def visible(self) -> Tensor:
+        """Whether node ``i`` sees node ``j``: itself and its ancestors; bool, shape ``[n, n]``."""
+        mask = np.eye(len(self.tokens), dtype=bool)
+        for node, parent in enumerate(self.parents):
+            if parent >= 0:
+                mask[node] |= mask[parent]
+        return torch.from_numpy(mask)
+
+    def _child(self, parent: int, token: int) -> int:
+        key = (parent, token)
+        if key not in self._children:
+            self._children[key] = len(self.tokens)
+            self.tokens.append(token)
+            self.parents.append(parent)
+            self.depths.append(self.depths[parent] + 1 if parent >= 0 else 0)
+        return self._children[key]
+
+
+def _packed_sums(model: Any, items: Sequence[PreparedQuestion]) -> list[list[float]]:
+    weight = model.get_input_embeddings().weight
+    tree = _Tree()
+    for item in items:
+        tree.add(item)
+    visible = tree.visible()
+    mask = torch.zeros(visible.shape, dtype=weight.dtype).masked_fill_(
+        ~visible, torch.finfo(weight.dtype).min
+    )
+    # Every base model names its decoder itself: Llama's is `model`, GPT-NeoX's `gpt_neox`.
+    hidden = getattr(model, model.base_model_prefix)(
+        input_ids=torch.tensor([tree.tokens], device=weight.device),
+        attention_mask=mask[None, None].to(weight.device),
+        position_ids=torch.tensor([tree.depths], device=weight.device),
+        use_cache=False,
+    ).last_hidden_state[0]
+    # Many choices ask for the same node: one product with the output layer serves them all.
+    places, which = torch.unique(torch.tensor(tree.places, device=weight.device), return_inverse=True)
+    targets = torch.tensor(tree.targets, device=weight.device)
+    values = iter(token_log_likelihoods(model, hidden[places], targets, which).tolist())
+    return [[sum(next(values) for _ in choice) for choice in item.continuations] for item in items]
+
+
+def token_log_likelihoods(model: Any, hidden: Tensor, targets: Tensor, rows: Tensor | None = None) -> Tensor:
+    """Log-likelihood of each target token under the output layer, in fp32; shape ``[n]``.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        Supplies the output layer.
+    hidden : Tensor
+        Last hidden states, shape ``[m, d]``.
+    targets : Tensor
+        Token ids, int64, shape ``[n]``.
+    rows : Tensor, optional
+        Which hidden state predicts each target, int64, shape ``[n]``; by default one each, in order.
+    """
+    head = model.get_output_embeddings()
+    if rows is None:
+        rows = torch.arange(len(targets), device=targets.device)
+    values = torch.empty(len(targets), device=hidden.device)
+    for start in range(0, len(hidden), _POSITIONS):
+        logits = head(hidden[start : start + _POSITIONS]).float()
+        mine = (rows >= start) & (rows < start + _POSITIONS)
+        at = rows[mine] - start
+        values[mine] = logits[at, targets[mine]] - logits.logsumexp(1)[at]
+    return values
+
+
+def _repeated_sums(model: Any, items: Sequence[PreparedQuestion]) -> list[list[float]]:
+    """The plain way: one row per choice, the model's own logits, one token at a time."""
+    device = model.get_input_embeddings().weight.device
+    flat = [(item.prefix, choice) for item in items for choice in item.continuations]
+    length = max(len(prefix) + len(choice) for prefix, choice in flat)
+    tokens = torch.zeros(len(flat), length, dtype=torch.long)
+    mask = torch.zeros(len(flat), length, dtype=torch.long)
+    for row, (prefix, choice) in enumerate(flat):
+        n = len(prefix) + len(choice)
+        tokens[row, :n] = torch.tensor(prefix + choice)
+        mask[row, :n] = 1
+    logits = model(input_ids=tokens.to(device), attention_mask=mask.to(device), use_cache=False).logits
+    sums = []
+    for row, (prefix, choice) in enumerate(flat):
+        p, n = len(prefix), len(choice)
+        predicted = logits[row, p - 1 : p + n - 1].float().log_softmax(-1)
+        sums.append(float(predicted.gather(1, tokens[row, p : p + n, None].to(device)).sum()))
+    values = iter(sums)
+    return [[next(values) for _ in item.continuations] for item in items]

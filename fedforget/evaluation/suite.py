@@ -1,0 +1,194 @@
+"""What a run measures: forgetting, retention, held-out knowledge and text outside every domain."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from fedforget.adapters import deltas_applied
+from fedforget.config import RunConfig
+from fedforget.errors import DataError
+from fedforget.evaluation.multiple_choice import Accuracy, score, summarise
+from fedforget.evaluation.perplexity import perplexity, prepare_texts
+from fedforget.evaluation.prepared import PreparedQuestions, prepare
+
+if TYPE_CHECKING:
+    from fedforget.data import Data, Question
+    from fedforget.models import Backbone
+
+Part = Literal["forget", "retain", "held_out", "perplexity", "rouge"]
+ROLES: tuple[Part, ...] = ("forget", "retain", "held_out")
+SPLITS = ("select", "report")
+
+
+def domains(config: RunConfig) -> dict[str, list[str]]:
+    """Return the domains of each role: those of the clients, and ``evaluation.held_out``."""
+    return {
+        "forget": sorted({group.domain for group in config.clients if group.role == "forget"}),
+        "retain": sorted({group.domain for group in config.clients if group.role == "retain"}),
+        "held_out": sorted(set(config.evaluation.held_out)),
+    }
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    questions: list[Question]
+    tokens: PreparedQuestions
+
+
+class Suite:
+    """The evaluation of one run, with everything tokenised once.
+
+    Parameters
+    ----------
+    backbone : Backbone
+        The model that updates are applied to; left as it was after every call.
+    data : Data
+        Supplies questions and general text.
+    config : RunConfig
+        Clients, held-out domains, batch size and limits.
+    """
+
+    def __init__(self, backbone: Backbone, data: Data, config: RunConfig) -> None:
+        self.backbone = backbone
+        self.data = data
+        self.config = config
+        self._questions: dict[tuple[str, str, str], _Prepared] = {}
+        self._texts: list[list[int]] | None = None
+
+    def parts(self) -> list[Part]:
+        """Return what the configuration asks to measure."""
+        found: list[Part] = [role for role in ROLES if domains(self.config)[role]]
+        if self.config.evaluation.perplexity:
+            found.append("perplexity")
+        if self.config.evaluation.rouge:
+            found.append("rouge")
+        return found
+
+    def evaluate(
+        self,
+        deltas: Mapping[str, torch.Tensor] | None = None,
+        split: str = "report",
+        parts: Sequence[Part] | None = None,
+    ) -> dict[str, Any]:
+        """Measure the backbone, with an update added or as it is.
+
+        Parameters
+        ----------
+        deltas : mapping of str to Tensor, optional
+            Update per weight name.
+        split : {"select", "report"}
+            Questions for choosing settings, or those that results are reported on.
+        parts : sequence of str, optional
+            Only these, e.g. ``("forget",)``; by default :meth:`parts`.
+
+        Returns
+        -------
+        dict
+            ``split``; ``domains`` (per domain: role, accuracy, count, standard_error, chance);
+            per role the mean over its domains (``forget``, ``retain``, ``held_out``, same keys);
+            ``perplexity`` (perplexity, tokens, texts); ``rouge``; and ``collapse``, which lists
+            the utilities at or below chance.
+
+        Raises
+        ------
+        DataError
+            A domain has no questions in this split; names it.
+        """
+        if split not in SPLITS:
+            raise DataError(f"split {split!r} is neither 'select' nor 'report'")
+        parts = self.parts() if parts is None else parts
+        applied = deltas_applied(self.backbone.model, deltas) if deltas else contextlib.nullcontext()
+        with applied:
+            return self._measure(split, parts)
+
+    def _measure(self, split: str, parts: Sequence[Part]) -> dict[str, Any]:
+        model, settings = self.backbone.model, self.config.evaluation
+        result: dict[str, Any] = {"split": split, "domains": {}}
+        for role in ROLES:
+            if role not in parts:
+                continue
+            found: dict[str, Accuracy] = {}
+            for domain in domains(self.config)[role]:
+                tokens = self._prepared(domain, role, split).tokens
+                found[domain] = summarise(score(model, tokens, batch_size=settings.batch_size))
+                result["domains"][domain] = {"role": role, **asdict(found[domain])}
+            if found:
+                result[role] = asdict(mean(list(found.values())))
+        if "perplexity" in parts:
+            if self._texts is None:
+                self._texts = prepare_texts(self.backbone.tokenizer, self.data.general_text())
+            result["perplexity"] = asdict(perplexity(model, self._texts, batch_size=settings.batch_size))
+        if "rouge" in parts:
+            result["rouge"] = self._rouge(split)
+        result["collapse"] = collapsed(result)
+        return result
+
+    def _prepared(self, domain: str, role: str, split: str) -> _Prepared:
+        key = (domain, role, split)
+        if key not in self._questions:
+            questions = self.data.questions(domain, role, split)
+            if not questions:
+                raise DataError(
+                    f"domain {domain!r} ({role}) has no questions in the {split!r} split; "
+                    "add some, or leave the domain out of the evaluation"
+                )
+            # The data come in a seeded order whose prefixes are fair samples.
+            kept = questions[: self.config.evaluation.max_questions or None]
+            self._questions[key] = _Prepared(kept, prepare(self.backbone.tokenizer, kept))
+        return self._questions[key]
+
+    def _rouge(self, split: str) -> dict[str, Any]:
+        # The datasets package takes seconds to import and only this needs it.
+        from fedforget.evaluation.rouge import generate, rouge_l
+
+        result = {}
+        for role in ROLES:
+            for domain in domains(self.config)[role]:
+                questions = self._prepared(domain, role, split).questions
+                answers = generate(
+                    self.backbone.model,
+                    self.backbone.tokenizer,
+                    [question.prompt for question in questions],
+                    batch_size=self.config.evaluation.batch_size,
+                )
+                references = [question.choices[question.answer].strip() for question in questions]
+                result[domain] = {"role": role, **rouge_l(answers, references)}
+        return result
+
+
+def evaluate(
+    backbone: Backbone,
+    data: Data,
+    config: RunConfig,
+    deltas: Mapping[str, torch.Tensor] | None = None,
+    split: str = "report",
+    parts: Sequence[Part] | None = None,
+) -> dict[str, Any]:
+    """Measure once; see :meth:`Suite.evaluate`. For several updates, keep a :class:`Suite`."""
+    return Suite(backbone, data, config).evaluate(deltas, split, parts)
+
+
+def mean(accuracies: Sequence[Accuracy]) -> Accuracy:
+    """Return the mean over domains, each weighing the same; errors are taken as independent."""
+    n = len(accuracies)
+    return Accuracy(
+        accuracy=sum(one.accuracy for one in accuracies) / n,
+        count=sum(one.count for one in accuracies),
+        standard_error=math.sqrt(sum(one.standard_error**2 for one in accuracies)) / n,
+        chance=sum(one.chance for one in accuracies) / n,
+    )
+
+
+def collapsed(result: Mapping[str, Any]) -> list[str]:
+    """Return the utilities (``retain``, ``held_out``) whose accuracy is at or below chance."""
+    return [
+        name
+        for name in ("retain", "held_out")
+        if name in result and result[name]["accuracy"] <= result[name]["chance"]
+    ]

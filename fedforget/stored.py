@@ -1,0 +1,51 @@
+"""What is measured from a stored run: its evaluation, and the comparison of merge methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fedforget.compare import compare
+from fedforget.data import load_data
+from fedforget.errors import ModelError
+from fedforget.evaluation import Suite
+from fedforget.models import cached_backbone
+from fedforget.runs import RunDirectory
+
+
+def open_suite(run: RunDirectory) -> Suite:
+    """Return the evaluation of a run, on the backbone that its clients trained.
+
+    Raises
+    ------
+    ModelError
+        The backbone that the configuration names is no longer the one of the run.
+    """
+    record, config = run.record, run.config
+    backbone = cached_backbone(config.model, config.seeds.model)
+    expected = (record.get("backbone") or {}).get("fingerprint")
+    if expected and expected != backbone.fingerprint:
+        raise ModelError(
+            f"{run.path}: the run's clients trained another backbone than {config.model.path!r} now is "
+            f"(fingerprint {expected}, now {backbone.fingerprint}); restore the model or run again"
+        )
+    return Suite(backbone, load_data(config.data, config.seeds.data), config)
+
+
+def compare_run(
+    run: RunDirectory,
+    *,
+    names: Sequence[str] | None = None,
+    levels: Sequence[float] | None = None,
+    progress: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Compare merge methods on a run's stored summaries and write ``comparison`` to its metrics.
+
+    See :func:`fedforget.compare.compare`.
+    """
+    suite = open_suite(run)
+    comparison = compare(
+        suite, run.load_summaries(), suite.config, names=names, levels=levels, progress=progress
+    )
+    run.update_metrics(comparison=comparison)
+    return comparison
