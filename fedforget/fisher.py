@@ -1,0 +1,173 @@
+"""The empirical Fisher diagonal (FIRM, equation 1 and appendix C).
+
+For a weight tensor W and a client's sequences x_1 .. x_n, entry j is the mean over sequences of
+``(d l(x_i) / d W_j)^2``, with l the causal language-modelling loss averaged over the sequence's
+target tokens, at the pretrained reference weights (no adapter). Clients that train with RMU
+take the language-modelling loss here as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedforget.errors import DataError, ModelError, nearest
+
+_IGNORED = -100
+
+
+def empirical_fisher(
+    model: nn.Module,
+    batches: Iterable[Mapping[str, Tensor]],
+    names: Iterable[str],
+    num_sequences: int = 20,
+    *,
+    dtype: torch.dtype = torch.bfloat16,
+) -> dict[str, Tensor]:
+    """Compute the empirical Fisher diagonal of a few weight tensors.
+
+    Each sequence is squared on its own, whatever the batches: the square of a batch's mean
+    gradient is another number. Padding is cut off first, so the batching makes no difference. Only
+    the selected weights are differentiated, so the backward pass ends at the lowest of them.
+
+    Parameters
+    ----------
+    model : nn.Module
+        A causal language model of transformers at the reference weights. Its ``requires_grad``
+        flags, gradients and training mode are left as they were.
+    batches : iterable of mapping
+        ``input_ids`` of shape ``[sequences, tokens]``; optional ``attention_mask`` and ``labels``
+        (-100 where a token is no target; without labels every token but padding is one). Read in
+        order up to ``num_sequences`` sequences, from the beginning again if there are fewer.
+    names : iterable of str
+        Parameter names.
+    num_sequences : int
+        Sequences in the mean.
+    dtype : torch.dtype
+        Of the result; squares are accumulated in fp32.
+
+    Returns
+    -------
+    dict
+        Name to a non-negative tensor of the weight's shape, on the CPU.
+
+    Raises
+    ------
+    ModelError
+        A name that the model does not have, or a weight without a gradient (NF4, or unused).
+    DataError
+        No sequences, a sequence without a target, or gradients that are not finite.
+    """
+    weights = _select(model, names)
+    if num_sequences < 1:
+        raise DataError(
+            f"the Fisher diagonal over {num_sequences} sequences is not defined; take at least one"
+        )
+    device = next(iter(weights.values())).device
+    sums = {
+        name: torch.zeros(weight.shape, dtype=torch.float32, device=device)
+        for name, weight in weights.items()
+    }
+    with _only_differentiable(model, weights):
+        for number, sequence in enumerate(_cycle(batches, num_sequences)):
+            loss = _sequence_loss(model, sequence, number, device)
+            gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+            for name, gradient in zip(weights, gradients, strict=True):
+                if gradient is None:
+                    raise ModelError(
+                        f"weight {name!r} takes no part in the model's output, so it has no Fisher"
+                    )
+                sums[name].add_(gradient.to(torch.float32).square())
+    return {name: _finished(name, total, num_sequences, dtype) for name, total in sums.items()}
+
+
+def _finished(name: str, total: Tensor, num_sequences: int, dtype: torch.dtype) -> Tensor:
+    mean = total.div_(num_sequences).to("cpu", dtype)
+    if mean.numel() and not bool(torch.isfinite(mean.max())):
+        raise DataError(f"the Fisher diagonal of {name!r} is not finite; take the reference copy in fp32")
+    return mean
+
+
+def _select(model: nn.Module, names: Iterable[str]) -> dict[str, nn.Parameter]:
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    weights: dict[str, nn.Parameter] = {}
+    for name in names:
+        if name not in parameters:
+            raise ModelError(f"the model has no weight {name!r}{nearest(name, parameters)}")
+        if not parameters[name].is_floating_point():
+            raise ModelError(
+                f"weight {name!r} is quantised and has no gradient; take the Fisher at a bf16 or fp32 copy "
+                "(model.fisher_precision)"
+            )
+        weights[name] = parameters[name]
+    if not weights:
+        raise ModelError("the Fisher diagonal of no weights was asked for; name at least one")
+    return weights
+
+
+@contextlib.contextmanager
+def _only_differentiable(model: nn.Module, weights: Mapping[str, nn.Parameter]) -> Iterator[None]:
+    flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval().requires_grad_(False)
+        for weight in weights.values():
+            weight.requires_grad_(True)
+        with torch.enable_grad():
+            yield
+    finally:
+        for parameter, flag in flags:
+            parameter.requires_grad_(flag)
+        for module, mode in modes:
+            module.training = mode
+
+
+def _cycle(batches: Iterable[Mapping[str, Tensor]], count: int) -> Iterator[dict[str, Tensor]]:
+    seen: list[dict[str, Tensor]] = []
+    for batch in batches:
+        for sequence in _split(batch):
+            seen.append(sequence)
+            yield sequence
+            if len(seen) == count:
+                return
+    if not seen:
+        raise DataError("there are no sequences to take the Fisher diagonal over")
+    for number in range(len(seen), count):
+        yield seen[number % len(seen)]
+
+
+def _split(batch: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+    """Yield each sequence of a batch as a batch of one, without the padding at its ends."""
+    ids = _two_dimensional(batch["input_ids"])
+    given_mask, given_labels = batch.get("attention_mask"), batch.get("labels")
+    mask = torch.ones_like(ids) if given_mask is None else _two_dimensional(given_mask)
+    labels = ids if given_labels is None else _two_dimensional(given_labels)
+    labels = labels.masked_fill(mask == 0, _IGNORED)
+    for i in range(ids.shape[0]):
+        present: Sequence[int] = mask[i].nonzero().flatten().tolist()
+        cut = slice(present[0], present[-1] + 1) if present else slice(0, 0)
+        yield {
+            "input_ids": ids[i : i + 1, cut],
+            "attention_mask": mask[i : i + 1, cut],
+            "labels": labels[i : i + 1, cut],
+        }
+
+
+def _sequence_loss(
+    model: nn.Module, sequence: Mapping[str, Tensor], number: int, device: torch.device
+) -> Tensor:
+    targets = functional.pad(sequence["labels"], (0, 1), value=_IGNORED)[:, 1:].to(device)
+    if not bool((targets != _IGNORED).any()):
+        raise DataError(f"sequence {number} has no target token, so its Fisher is not defined; leave it out")
+    inputs: dict[str, Any] = {name: sequence[name].to(device) for name in ("input_ids", "attention_mask")}
+    logits: Tensor = model(**inputs, use_cache=False).logits
+    return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=_IGNORED)
+
+
+def _two_dimensional(tensor: Tensor) -> Tensor:
+    return tensor if tensor.ndim > 1 else tensor.unsqueeze(0)

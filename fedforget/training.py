@@ -1,0 +1,280 @@
+"""The local loop that every objective shares: examples to tokens, batches, AdamW."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from fedforget.config import TrainingConfig
+from fedforget.errors import TrainingError
+from fedforget.objectives import Objective
+from fedforget.objectives.causal_lm import IGNORED
+from fedforget.rng import seeded
+from fedforget.seeds import derive_seed
+
+if TYPE_CHECKING:
+    from fedforget.data import Example
+
+# A loss this many times its first value has nothing left to teach.
+_EXPLODED = 100.0
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """One sequence in tokens.
+
+    Attributes
+    ----------
+    id : str
+        The example's.
+    input_ids, labels : Tensor
+        int64, one dimension, equal length. A label is the token itself where it is a target, else
+        -100; the model is asked to predict ``labels[i]`` from the tokens before ``i``.
+    """
+
+    id: str
+    input_ids: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class TrainingReport:
+    """What a client's training did.
+
+    Attributes
+    ----------
+    steps : int
+        Optimiser steps.
+    first_loss, last_loss : float
+        Loss of the first and of the last batch, each before its step.
+    losses : tuple of float
+        Of every step.
+    seconds : float
+        Wall time.
+    tokens : int
+        Tokens read, padding left out.
+    """
+
+    steps: int
+    first_loss: float
+    last_loss: float
+    losses: tuple[float, ...]
+    seconds: float
+    tokens: int
+
+
+def encode(tokenizer: Any, examples: Sequence[Example], max_length: int) -> list[Encoded]:
+    """Tokenise examples, prompt and text together so that merges across their border are right.
+
+    Targets are the tokens that hold a character of ``text``. Where there is a prompt, the
+    end-of-sequence token follows and is a target as well, so that answers are learnt with their end.
+
+    Parameters
+    ----------
+    tokenizer : object
+        A fast transformers tokenizer.
+    examples : sequence of Example
+        Order is kept.
+    max_length : int
+        Tokens per sequence; what is beyond is cut off.
+
+    Raises
+    ------
+    TrainingError
+        An example without a target within ``max_length``; names it.
+    """
+    if not examples:
+        return []
+    texts = [example.prompt + example.text for example in examples]
+    tokens = tokenizer(texts, return_offsets_mapping=True)
+    return [
+        _encode_one(tokenizer, example, list(ids), offsets, max_length)
+        for example, ids, offsets in zip(examples, tokens["input_ids"], tokens["offset_mapping"], strict=True)
+    ]
+
+
+def _encode_one(
+    tokenizer: Any, example: Example, ids: list[int], offsets: Sequence[tuple[int, int]], max_length: int
+) -> Encoded:
+    border = len(example.prompt)
+    # Special tokens have empty offsets and are no targets.
+    labels = [
+        token if stop > max(start, border) else IGNORED
+        for token, (start, stop) in zip(ids, offsets, strict=True)
+    ]
+    end = tokenizer.eos_token_id
+    if example.prompt and end is not None:
+        if ids[-1] == end:
+            labels[-1] = end
+        else:
+            ids, labels = [*ids, end], [*labels, end]
+    ids, labels = ids[:max_length], labels[:max_length]
+    # The first token is predicted from nothing, so it does not count.
+    if all(label == IGNORED for label in labels[1:]):
+        raise TrainingError(
+            f"example {example.id!r} of domain {example.domain!r} has no target token within "
+            f"{max_length} tokens; raise data.max_length, or give it a longer text"
+        )
+    return Encoded(example.id, torch.tensor(ids), torch.tensor(labels))
+
+
+def collate(
+    sequences: Sequence[Encoded], pad_id: int, device: torch.device | str = "cpu"
+) -> dict[str, Tensor]:
+    """Pad sequences on the right to one batch; see :data:`fedforget.objectives.Batch`."""
+    length = max(len(sequence.input_ids) for sequence in sequences)
+    ids = torch.full((len(sequences), length), pad_id)
+    labels = torch.full_like(ids, IGNORED)
+    mask = torch.zeros_like(ids)
+    for i, sequence in enumerate(sequences):
+        n = len(sequence.input_ids)
+        ids[i, :n], labels[i, :n], mask[i, :n] = sequence.input_ids, sequence.labels, 1
+    return {"input_ids": ids.to(device), "attention_mask": mask.to(device), "labels": labels.to(device)}
+
+
+def batches(sequences: Sequence[Encoded], pad_id: int, batch_size: int = 1) -> Iterator[dict[str, Tensor]]:
+    """Yield batches in the order of the data, once through; the last may be smaller."""
+    for start in range(0, len(sequences), batch_size):
+        yield collate(sequences[start : start + batch_size], pad_id)
+
+
+def train(
+    model: nn.Module,
+    tokenizer: Any,
+    examples: Sequence[Example],
+    objective: Objective,
+    cfg: TrainingConfig,
+    *,
+    max_length: int,
+    seed: int,
+    shared_seed: int = 0,
+    domain: str | None = None,
+) -> TrainingReport:
+    """Train a model's trainable parameters on one client's examples.
+
+    AdamW, constant learning rate after a linear warm-up, gradients clipped by their global norm.
+    The data is gone through in seeded permutations, one after the other. The model is in
+    evaluation mode but for the adapter's dropout. Given the same seeds, threads and machine, the
+    result is the same to the bit on a CPU.
+
+    Parameters
+    ----------
+    model : nn.Module
+        What requires a gradient is trained.
+    tokenizer : object
+        Of the model.
+    examples : sequence of Example
+        The client's data.
+    objective : Objective
+        See :func:`fedforget.objectives.objective`.
+    cfg : TrainingConfig
+        Steps, batch size, learning rate and so on.
+    max_length : int
+        Tokens per sequence.
+    seed : int
+        The client's own: order of the data, dropout.
+    shared_seed : int
+        The same for all clients of a run: with the domain, it fixes what an objective draws for
+        the domain (RMU's control vector). Were it the client's own, clients of one domain would
+        pull in different directions.
+    domain : str, optional
+        Default: the examples' own.
+
+    Returns
+    -------
+    TrainingReport
+
+    Raises
+    ------
+    TrainingError
+        There is nothing to train or to train on, or the training collapsed (a loss or gradient
+        that is not finite, or a loss a hundred times the first).
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise TrainingError("no parameter requires a gradient; attach an adapter first")
+    if not examples:
+        raise TrainingError("there are no examples to train on")
+    sequences = encode(tokenizer, examples, max_length)
+    about = domain if domain is not None else "+".join(sorted({example.domain for example in examples}))
+    loss_of = objective.prepare(model, shared_seed, about)
+    optimizer = torch.optim.AdamW(parameters, lr=cfg.learning_rate, weight_decay=cfg.weight_decay)
+    device = parameters[0].device
+    order = _order(len(sequences), min(cfg.batch_size, len(sequences)), derive_seed(seed, "order"))
+    losses: list[float] = []
+    tokens = 0
+    started = time.perf_counter()
+    with seeded(derive_seed(seed, "dropout"), device), _training_mode(model):
+        for step in range(cfg.steps):
+            batch = collate([sequences[i] for i in next(order)], _pad_id(tokenizer), device)
+            for group in optimizer.param_groups:
+                group["lr"] = cfg.learning_rate * min(1.0, (step + 1) / max(1, cfg.warmup_steps))
+            loss = loss_of(batch)
+            losses.append(float(loss.detach()))
+            optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(loss)
+            # With no limit this measures the norm alone.
+            norm = nn.utils.clip_grad_norm_(parameters, cfg.max_grad_norm or math.inf)
+            _check(step, losses, float(norm), cfg)
+            optimizer.step()
+            tokens += int(batch["attention_mask"].sum())
+    return TrainingReport(
+        steps=cfg.steps,
+        first_loss=losses[0],
+        last_loss=losses[-1],
+        losses=tuple(losses),
+        seconds=time.perf_counter() - started,
+        tokens=tokens,
+    )
+
+
+def _order(count: int, batch_size: int, seed: int) -> Iterator[list[int]]:
+    generator = torch.Generator().manual_seed(seed)
+    waiting: list[int] = []
+    while True:
+        while len(waiting) < batch_size:
+            waiting += torch.randperm(count, generator=generator).tolist()
+        yield waiting[:batch_size]
+        waiting = waiting[batch_size:]
+
+
+def _check(step: int, losses: list[float], norm: float, cfg: TrainingConfig) -> None:
+    first, last = losses[0], losses[-1]
+    mend = f"lower the learning rate (now {cfg.learning_rate:g}) or train for fewer steps (now {cfg.steps})"
+    if not math.isfinite(last) or not math.isfinite(norm):
+        what = f"loss {last:g}" if not math.isfinite(last) else f"gradient norm {norm:g}"
+        raise TrainingError(f"training collapsed at step {step + 1}: {what}; {mend}")
+    if abs(last) > _EXPLODED * max(1.0, abs(first)):
+        raise TrainingError(
+            f"training collapsed at step {step + 1}: the loss went from {first:.4g} to {last:.4g}; {mend}"
+        )
+
+
+def _pad_id(tokenizer: Any) -> int:
+    # Padding is masked everywhere, so any token serves.
+    for name in ("pad_token_id", "eos_token_id"):
+        if getattr(tokenizer, name, None) is not None:
+            return int(getattr(tokenizer, name))
+    return 0
+
+
+@contextlib.contextmanager
+def _training_mode(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode but for the adapter's dropout: the backbone's own would blur its representations."""
+    before = [(module, module.training) for module in model.modules()]
+    model.eval()
+    for name, module in model.named_modules():
+        if ".lora_dropout." in name:
+            module.training = True
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training

@@ -1,0 +1,34 @@
+"""Fixtures that several folders share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from fedforget.config import ModelConfig, TinyModelConfig
+from fedforget.models import Backbone, load_backbone
+
+# One thread: kernels that split their work over threads round differently.
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tiny_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fedforget home for the whole session, so that what is built there is built once."""
+    return tmp_path_factory.mktemp("fedforget-home")
+
+
+@pytest.fixture(scope="session")
+def tiny_config() -> ModelConfig:
+    """A random Llama of two blocks and width 32, with the word tokenizer of the fictional world."""
+    return ModelConfig(path="tiny", device="cpu", tiny=TinyModelConfig(layers=2, width=32, heads=2, steps=0))
+
+
+@pytest.fixture(scope="session")
+def tiny_backbone(tiny_home: Path, tiny_config: ModelConfig) -> Iterator[Backbone]:
+    """The backbone of ``tiny_config``; every test must leave it as it found it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDFORGET_HOME", str(tiny_home))
+        yield load_backbone(tiny_config, seed=0)
