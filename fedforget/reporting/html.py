@@ -13,10 +13,9 @@ from matplotlib.figure import Figure
 
 from fedforget.files import atomic_path, read_json
 from fedforget.reporting import plots, tables
+from fedforget.reporting.page import PAGE
 from fedforget.reporting.tables import Table
 from fedforget.runs import RunDirectory
-
-_TEMPLATE = Path(__file__).with_name("report.html")
 
 
 def write_report(run: RunDirectory) -> Path:
@@ -159,4 +158,4 @@ def _template() -> Template:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    return environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
+    return environment.from_string(PAGE)

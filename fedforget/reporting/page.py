@@ -1,3 +1,7 @@
+"""The template of the page, as a module: Flower bundles hold no .html files."""
+
+# Jinja2; see fedforget.reporting.html for what it is given.
+PAGE = """\
 <!DOCTYPE html>
 <html lang="en">
 <head>
@@ -67,3 +71,4 @@ figure { margin: 1rem 0; } figcaption { color: #555b66; font-size: .85rem; }
 </details>
 </body>
 </html>
+"""
