@@ -30,8 +30,9 @@ class Projection:
         The delivered update; dtype, shape and device of the base, sharing no memory with it.
     multipliers : Tensor
         fp64 ``[m]``, ``lambda_k >= 0`` of equation (8), zero for a client whose budget the base keeps.
-        Infinite where only zero keeps the budget (``epsilon = 0``). Not unique when retain clients
-        are duplicates; the update is.
+        Infinite where only zero keeps the budget: for ``epsilon = 0``, and, not certified, for a budget
+        some 270 decades below the base's own damage, which fp64 multipliers cannot reach. Not unique
+        when retain clients are duplicates; the update is.
     damage : Tensor
         fp64 ``[m]``, ``b_k(update)`` of equation (6), on the delivered values.
     certificate : Certificate
@@ -106,7 +107,9 @@ def project(
         violated = np.flatnonzero(~(before <= epsilon))
         if len(violated):
             problem = reduce_problem(flat, fishers, epsilon, violated)
-            if solver == "exact":
+            if not problem.in_range:
+                delivered = None
+            elif solver == "exact":
                 delivered = deliver_exact(problem, base.dtype)
             else:
                 raised = np.ldexp(raise_multipliers(problem, epsilon), problem.exponents)
@@ -117,7 +120,8 @@ def project(
                 certificate = zeroed(problem, base.dtype)
             else:
                 flat[problem.index] = delivered.values.to(base.device)
-                multipliers[violated] = np.ldexp(delivered.multipliers, -problem.exponents)
+                with np.errstate(over="ignore", under="ignore"):
+                    multipliers[violated] = np.ldexp(delivered.multipliers, -problem.exponents)
                 values = delivered.values.to(torch.float64).numpy()
                 certificate = certify(
                     problem, values, delivered.multipliers, delivered.before_rounding, base.dtype

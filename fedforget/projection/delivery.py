@@ -16,8 +16,6 @@ SUMMATION = 1e-12
 _TARGET = 1.0 - 4.0 * SUMMATION
 _ATTEMPTS = 4
 _INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-# Budgets this far below the base's own damage scale leave fp64's range inside the solver.
-_SMALLEST_BUDGET = 2.0**-600
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +45,6 @@ def deliver_exact(problem: Problem, dtype: torch.dtype) -> Delivered | None:
     rounded toward zero, which cannot raise a damage. Returns None where no finite multiplier is
     large enough in fp64.
     """
-    if not (problem.budgets >= _SMALLEST_BUDGET).all():
-        return None
     budgets = problem.budgets * _TARGET
     lowest = budgets * (1.0 - torch.finfo(dtype).eps)
     first = multipliers = solve_dual(problem, budgets)

@@ -73,11 +73,13 @@ def _start(problem: Problem, budgets: Vector) -> Vector:
 
 
 def _evaluate(problem: Problem, multipliers: Vector) -> tuple[Vector, Matrix]:
-    """Return the damages ``b_k(x(lambda))`` and the negative dual Hessian (20) in one pass."""
+    """Return the damages ``b_k(x(lambda))`` and the negative dual Hessian (20), scaled, in one pass.
+
+    Row and column k of the Hessian are multiplied by :func:`_scale` of multiplier k.
+    """
     v = len(multipliers)
     values, hessian = np.zeros(v), np.zeros((v, v))
-    # A row is scaled by its multiplier before it is divided by S, so that neither factor overflows.
-    scale = np.maximum(multipliers, 1.0)
+    scale = _scale(multipliers)
     base = problem.scaled_base
     with np.errstate(under="ignore", over="ignore"):
         for run, fishers in problem.blocks():
@@ -87,8 +89,12 @@ def _evaluate(problem: Problem, multipliers: Vector) -> tuple[Vector, Matrix]:
             fishers *= scale[:, None]
             fishers *= base[run] / diagonal / np.sqrt(diagonal)
             hessian += fishers @ fishers.T
-        hessian /= np.outer(scale, scale)
     return values, hessian
+
+
+def _scale(multipliers: Vector) -> Vector:
+    # A Fisher times its multiplier over S is at most 1: no product in the Hessian over- or underflows.
+    return np.maximum(multipliers, 1.0)
 
 
 def _ascends(problem: Problem, present: Vector, trial: Vector, values: Vector, budgets: Vector) -> bool:
@@ -110,12 +116,13 @@ def _secular(values: Vector, budgets: Vector) -> Vector:
 
 
 def _newton(multipliers: Vector, hessian: Matrix, right_hand_side: Vector) -> Vector | None:
-    """Minimise ``1/2 z'Hz - (r + H lambda)'z`` over ``z >= 0``; None where that fails numerically."""
+    """Minimise ``1/2 z'Hz - (r + H lambda)'z`` over ``z >= 0``; None where that fails in fp64."""
     diagonal = np.diagonal(hessian)
     if not (np.isfinite(hessian).all() and (diagonal > 0.0).all()):
         return None
-    unit = np.sqrt(diagonal)
-    scaled = hessian / np.outer(unit, unit) + _RIDGE * np.eye(len(unit))
+    root, scale = np.sqrt(diagonal), _scale(multipliers)
+    scaled = hessian / np.outer(root, root) + _RIDGE * np.eye(len(root))
+    unit = root / scale
     try:
         lower = cholesky(scaled, lower=True)
         target = lower.T @ (unit * multipliers) + solve_triangular(lower, right_hand_side / unit, lower=True)

@@ -17,6 +17,7 @@ Matrix = NDArray[np.float64]
 _BLOCK = 1 << 17
 # Rescaled entries above this keep all their bits in fp32.
 _FP32_FLOOR = 2.0**-100
+_SMALLEST_BUDGET = 2.0**-900
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +57,11 @@ class Problem:
     exponents: NDArray[np.int64]
     exponent: int
     budgets: Vector
+
+    @property
+    def in_range(self) -> bool:
+        """Whether the multipliers and damages of the optimum are fp64 numbers in rescaled units."""
+        return bool((self.budgets >= _SMALLEST_BUDGET).all())
 
     @property
     def peaks(self) -> Vector:
