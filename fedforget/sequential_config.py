@@ -1,0 +1,161 @@
+"""The typed configuration of a FedSGT run: what a preset with ``kind: fedsgt`` may say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fedforget.config import SimulationConfig
+
+KIND = "fedsgt"
+
+
+@dataclass
+class PretrainConfig:
+    """The small encoders that the project trains itself, on public records alone (no download)."""
+
+    layers: int = 2
+    width: int = 32
+    heads: int = 2
+    patch: int = 2  # digits-vit: pixels per side of a patch of the 8 x 8 images
+    steps: int = 150  # 0 leaves the random initialisation: for tests of the plumbing alone
+    batch_size: int = 32
+    learning_rate: float = 2.0e-3
+
+
+@dataclass
+class ClassifierConfig:
+    """The frozen classifier below every module."""
+
+    # "digits-vit" or "statements-encoder" (trained once from a seed, see the section below), a hub
+    # id, or a local directory of a transformers model.
+    path: str = "digits-vit"
+    revision: str | None = None
+    precision: str = "fp32"  # fp32, or bf16: computes in bfloat16, weights and modules stay fp32
+    device: str = "auto"  # auto takes the GPU that Flower gave the client, else CUDA, MPS, CPU
+    image_size: int = 0  # pixels per side; 0: the model's own
+    max_length: int = 128  # tokens per text
+    pretrain: PretrainConfig = field(default_factory=PretrainConfig)
+
+
+@dataclass
+class ModuleConfig:
+    """The module that each phase trains: an adapter and a classification head."""
+
+    kind: str = "lora"  # lora, dora or ia3
+    r: int = 8  # lora, dora
+    alpha: float = 16.0  # lora, dora
+    dropout: float = 0.0  # lora, dora
+    targets: list[str] = field(default_factory=lambda: ["q_proj", "v_proj"])
+    # ia3: those of the targets whose input is scaled instead of their output
+    feedforward: list[str] = field(default_factory=list)
+    # How the head of a module of depth 1 begins: "backbone" copies the frozen classifier's own
+    # head (trained on public data), "seeded" draws it from the prefix's seed. At greater depths it
+    # begins as the head of the prefix without its last group.
+    head: str = "seeded"
+
+
+@dataclass
+class ColumnsConfig:
+    """Column names of a data set that is read through ``datasets``; empty: the family's own."""
+
+    id: str = ""
+    image: str = ""
+    text: str = ""
+    text_pair: str = ""
+    label: str = ""
+
+
+@dataclass
+class RecordsConfig:
+    """The records, and how clients and slices share them."""
+
+    # digits (scikit-learn's), statements (sentences of fedforget.data, by topic), cifar10, cifar100,
+    # sst2, qqp, qnli, mnli, or images / texts (any data set; give path and columns).
+    family: str = "digits"
+    # Hub id or local path (a directory or a file of parquet, json or csv); empty: the family's hub id.
+    path: str = ""
+    subset: str = ""  # configuration name on the hub, e.g. sst2; empty: the family's own
+    train_split: str = "train"
+    test_split: str = ""  # empty: the family's own
+    columns: ColumnsConfig = field(default_factory=ColumnsConfig)
+    max_records: int = 0  # of the federated records, drawn with the data seed; 0: all
+    clients: int = 10
+    slices: int = 5  # S, per client
+    partition: str = "iid"  # iid or dirichlet (label skew)
+    dirichlet_alpha: float = 0.3
+
+
+@dataclass
+class GroupingConfig:
+    """How slices form groups: FedSGT, section 4.1."""
+
+    method: str = "random"  # random or barycentre (reads embeddings of the data)
+    groups: int = 6  # L
+    client_budget: int = 0  # B_i, the most groups one client may be in; 0: no limit
+
+
+@dataclass
+class SequencesConfig:
+    """Which orders of the groups are trained: FedSGT, section 4.2."""
+
+    budget: int = 6  # B
+    prior: list[float] = field(default_factory=list)  # per group, relative odds of a deletion; empty: none
+
+
+@dataclass
+class LocalTrainingConfig:
+    """What a client does in one round for one module."""
+
+    rounds_per_phase: int = 1
+    local_epochs: int = 3  # E
+    batch_size: int = 16
+    learning_rate: float = 5.0e-3
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0  # 0: no clipping
+    # Bits depend on the number of threads, so it is part of the configuration, not of the machine.
+    threads: int = 1
+
+
+@dataclass
+class ServingConfig:
+    """Which sequences answer after deletions: FedSGT, section 4.3."""
+
+    rule: str = "AllSeq"  # AllSeq, MinSeq or LongSeq
+    batch_size: int = 128
+
+
+@dataclass
+class RequestsConfig:
+    """The demo's stream of deletion requests."""
+
+    records: int = 5  # records of one slice that each request names (the paper's: 100); 0: the slice
+    limit: int = 0  # stop after so many requests; 0: until service ends
+
+
+@dataclass
+class SequentialSeedsConfig:
+    """Roots that every random draw is derived from, each for its own purpose."""
+
+    data: int = 0
+    model: int = 0
+    grouping: int = 0
+    training: int = 0
+    requests: int = 0
+
+
+@dataclass
+class SequentialRunConfig:
+    """One FedSGT run."""
+
+    kind: str = KIND
+    name: str = "fedsgt"
+    model: ClassifierConfig = field(default_factory=ClassifierConfig)
+    module: ModuleConfig = field(default_factory=ModuleConfig)
+    data: RecordsConfig = field(default_factory=RecordsConfig)
+    grouping: GroupingConfig = field(default_factory=GroupingConfig)
+    sequences: SequencesConfig = field(default_factory=SequencesConfig)
+    training: LocalTrainingConfig = field(default_factory=LocalTrainingConfig)
+    serving: ServingConfig = field(default_factory=ServingConfig)
+    requests: RequestsConfig = field(default_factory=RequestsConfig)
+    simulation: SimulationConfig = field(default_factory=SimulationConfig)
+    seeds: SequentialSeedsConfig = field(default_factory=SequentialSeedsConfig)
