@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sysconfig
+import types
+import typing
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
@@ -14,6 +18,17 @@ from omegaconf.errors import OmegaConfBaseException
 from fedforget.checks import contradictions
 from fedforget.config import RunConfig
 from fedforget.errors import ConfigError, nearest
+from fedforget.sequential_checks import sequential_contradictions
+from fedforget.sequential_config import SequentialRunConfig
+
+AnyConfig = RunConfig | SequentialRunConfig
+_Config = TypeVar("_Config", RunConfig, SequentialRunConfig)
+
+# Top-level ``kind`` of a preset -> what it may say, and what may be wrong with it.
+_SCHEMAS: dict[str, tuple[type[Any], Callable[[Any], list[str]]]] = {
+    "firm": (RunConfig, contradictions),
+    "fedsgt": (SequentialRunConfig, sequential_contradictions),
+}
 
 
 def config_directories() -> list[Path]:
@@ -55,7 +70,7 @@ def find(name: str) -> Path:
 
 
 def load(preset: str, overrides: str | list[str] = "") -> RunConfig:
-    """Load a preset with overrides.
+    """Load a preset of kind ``firm`` with overrides.
 
     Parameters
     ----------
@@ -72,8 +87,19 @@ def load(preset: str, overrides: str | list[str] = "") -> RunConfig:
     Raises
     ------
     ConfigError
-        Every unknown key (with the nearest right one), wrong type and contradiction, at once.
+        Every unknown key (with the nearest right one), wrong type and contradiction, at once; or
+        a preset of another kind.
     """
+    return _of_kind(load_any(preset, overrides), RunConfig, preset)
+
+
+def load_sequential(preset: str, overrides: str | list[str] = "") -> SequentialRunConfig:
+    """Load a preset of kind ``fedsgt``; otherwise as :func:`load`."""
+    return _of_kind(load_any(preset, overrides), SequentialRunConfig, preset)
+
+
+def load_any(preset: str, overrides: str | list[str] = "") -> AnyConfig:
+    """Load a preset by the schema that its top-level ``kind`` names; otherwise as :func:`load`."""
     path = find(preset)
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -82,42 +108,74 @@ def load(preset: str, overrides: str | list[str] = "") -> RunConfig:
     if raw is not None and not isinstance(raw, dict):
         raise ConfigError(["the top level must be a mapping of keys to values"], str(path))
     pairs = overrides.split() if isinstance(overrides, str) else list(overrides)
-    return parse(raw or {}, pairs, source=str(path))
+    return parse_any(raw or {}, pairs, source=str(path))
+
+
+def _of_kind(config: AnyConfig, schema: type[_Config], source: str) -> _Config:
+    if not isinstance(config, schema):
+        wanted = next(kind for kind, (known, _) in _SCHEMAS.items() if known is schema)
+        raise ConfigError(
+            [f"kind: this is a preset of kind {config.kind}; this command takes one of kind {wanted}"], source
+        )
+    return config
 
 
 def parse(raw: dict[str, Any], overrides: list[str], source: str = "") -> RunConfig:
-    """Merge a raw mapping and overrides over the defaults; see :func:`load`."""
+    """Merge a raw mapping of kind ``firm`` and overrides over the defaults; see :func:`load`."""
+    return _of_kind(parse_any(raw, overrides, source), RunConfig, source)
+
+
+def parse_any(raw: dict[str, Any], overrides: list[str], source: str = "") -> AnyConfig:
+    """Merge a raw mapping and overrides over the defaults of its kind; see :func:`load_any`."""
+    kind = raw.get("kind", "firm")
+    if kind not in _SCHEMAS:
+        raise ConfigError(
+            [f"kind: {kind!r} is not one of {', '.join(_SCHEMAS)}{nearest(str(kind), _SCHEMAS)}"], source
+        )
+    schema, check = _SCHEMAS[kind]
     problems: list[str] = []
-    merged: DictConfig = OmegaConf.structured(RunConfig)
+    merged: DictConfig = OmegaConf.structured(schema)
     raw_overrides = _parse_overrides(overrides, problems)
-    layers = [_OnlyKnown(RunConfig, problems).clean(raw, "")]
-    layers += [_OnlyKnown(RunConfig, problems).clean(layer, "") for layer in raw_overrides]
+    layers = [_OnlyKnown(schema, problems).clean(raw)]
+    layers += [_OnlyKnown(schema, problems).clean(layer) for layer in raw_overrides]
     for layer in layers:
         merged = _merge_leaves(merged, layer, problems)
     if problems:
         raise ConfigError(problems, source)
-    config = cast(RunConfig, OmegaConf.to_object(merged))
-    problems = contradictions(config)
+    config = cast(AnyConfig, OmegaConf.to_object(merged))
+    if config.kind != kind:
+        raise ConfigError(["kind: cannot be overridden; choose a preset of that kind"], source)
+    problems = check(config)
     if problems:
         raise ConfigError(problems, source)
     return config
 
 
-def to_yaml(config: RunConfig) -> str:
-    """Return the whole configuration as YAML that :func:`from_yaml` reads back."""
+def to_yaml(config: AnyConfig) -> str:
+    """Return the whole configuration as YAML that :func:`from_yaml_any` reads back."""
     return OmegaConf.to_yaml(OmegaConf.structured(config))
 
 
 def from_yaml(text: str, source: str = "") -> RunConfig:
-    """Read back what :func:`to_yaml` wrote, with the same checks as a preset."""
+    """Read back what :func:`to_yaml` wrote for kind ``firm``, with the same checks as a preset."""
+    return _of_kind(from_yaml_any(text, source), RunConfig, source)
+
+
+def from_yaml_sequential(text: str, source: str = "") -> SequentialRunConfig:
+    """Read back what :func:`to_yaml` wrote for kind ``fedsgt``, with the same checks as a preset."""
+    return _of_kind(from_yaml_any(text, source), SequentialRunConfig, source)
+
+
+def from_yaml_any(text: str, source: str = "") -> AnyConfig:
+    """Read back what :func:`to_yaml` wrote, of either kind."""
     raw = OmegaConf.to_container(OmegaConf.create(text))
-    return parse(cast(dict[str, Any], raw), [], source)
+    return parse_any(cast(dict[str, Any], raw), [], source)
 
 
 def _parse_overrides(pairs: list[str], problems: list[str]) -> list[dict[str, Any]]:
     layers = []
     for pair in pairs:
-        if "=" not in pair:
+        if not pair.partition("=")[0].strip(" .") or "=" not in pair:
             problems.append(f"override {pair!r} is not of the form key=value")
             continue
         try:
@@ -130,39 +188,92 @@ def _parse_overrides(pairs: list[str], problems: list[str]) -> list[dict[str, An
 
 
 class _OnlyKnown:
-    """Drops unknown keys from a raw mapping, noting each."""
+    """Drops unknown keys and values of the wrong type from a raw mapping, noting each."""
 
     def __init__(self, schema: type, problems: list[str]) -> None:
         self._schema = schema
         self._problems = problems
 
-    def clean(self, raw: Any, prefix: str, schema: Any = None) -> Any:
-        schema = schema or self._schema
-        if not isinstance(raw, dict):
-            return raw
+    def clean(self, raw: dict[str, Any]) -> dict[str, Any]:
+        """Return what remains of the whole configuration."""
+        return self._mapping(raw, self._schema, "")
+
+    def _mapping(self, raw: dict[str, Any], schema: Any, prefix: str) -> dict[str, Any]:
         hints = _hints(schema)
         kept: dict[str, Any] = {}
         for key, value in raw.items():
             dotted = f"{prefix}{key}"
             if key not in hints:
-                self._problems.append(f"unknown key {dotted!r}{_nearest_key(dotted, str(key), prefix, hints)}")
+                close = self._nearest_key(dotted, str(key), prefix, hints)
+                self._problems.append(f"unknown key {dotted!r}{close}")
                 continue
-            inner = hints[key]
-            if dataclasses.is_dataclass(inner):
-                kept[key] = self.clean(value, f"{dotted}.", inner)
-            elif _list_item(inner) is not None and isinstance(value, list):
-                item = _list_item(inner)
-                kept[key] = [self.clean(one, f"{dotted}[{i}].", item) for i, one in enumerate(value)]
-            else:
-                kept[key] = value
+            found = self._value(value, hints[key], dotted)
+            if found is not _WRONG:
+                kept[key] = found
         return kept
 
+    def _nearest_key(self, dotted: str, key: str, prefix: str, hints: dict[str, Any]) -> str:
+        close = nearest(key, hints)
+        if close:
+            return close.replace("'", f"'{prefix}", 1)
+        return nearest(dotted, all_keys(self._schema))
 
-def _nearest_key(dotted: str, key: str, prefix: str, hints: dict[str, Any]) -> str:
-    close = nearest(key, hints)
-    if close:
-        return close.replace("'", f"'{prefix}", 1)
-    return nearest(dotted, all_keys(RunConfig))
+    def _value(self, value: Any, hint: Any, dotted: str) -> Any:
+        wrong = _mismatch(value, hint)
+        if wrong:
+            self._problems.append(f"{dotted}: {value!r} is not {wrong}")
+            return _WRONG
+        if dataclasses.is_dataclass(hint):
+            return self._mapping(value, hint, f"{dotted}.")
+        if typing.get_origin(hint) is list:
+            (item,) = typing.get_args(hint)
+            found = [self._value(one, item, f"{dotted}[{i}]") for i, one in enumerate(value)]
+            return [one for one in found if one is not _WRONG]
+        if typing.get_origin(hint) is dict:
+            _, item = typing.get_args(hint)
+            pairs = {str(key): self._value(one, item, f"{dotted}.{key}") for key, one in value.items()}
+            return {key: one for key, one in pairs.items() if one is not _WRONG}
+        return value
+
+
+_WRONG = object()
+_KINDS: dict[Any, str] = {
+    float: "a number",
+    int: "a whole number",
+    bool: "true or false",
+    str: "a text",
+    list: "a list, such as [a, b]; give the whole list",
+    dict: "a mapping of keys to values",
+}
+
+
+def _mismatch(value: Any, hint: Any) -> str:
+    """Say what the value should be and is not; empty where OmegaConf will take it."""
+    if hint is Any:
+        return ""
+    if isinstance(hint, types.UnionType):
+        return "" if value is None else _mismatch(value, typing.get_args(hint)[0])
+    kind = dict if dataclasses.is_dataclass(hint) else typing.get_origin(hint) or hint
+    if kind in (list, dict):
+        return "" if isinstance(value, kind) else _KINDS[kind]
+    return "" if _is_scalar(value, kind) else _KINDS[kind]
+
+
+def _is_scalar(value: Any, kind: type) -> bool:
+    if value is None or isinstance(value, list | dict) or value == "???":
+        return False
+    if kind is str:
+        return True
+    if kind is bool:
+        return isinstance(value, bool) or str(value).lower() in {"true", "false"}
+    if isinstance(value, bool):
+        return False
+    try:
+        # What an editor or a shell quoted is still a number.
+        number = float(value)
+    except ValueError:
+        return False
+    return kind is float or (math.isfinite(number) and not isinstance(value, float) and number.is_integer())
 
 
 def all_keys(schema: Any, prefix: str = "") -> list[str]:
@@ -176,17 +287,7 @@ def all_keys(schema: Any, prefix: str = "") -> list[str]:
 
 
 def _hints(schema: Any) -> dict[str, Any]:
-    import typing
-
     return typing.get_type_hints(schema)
-
-
-def _list_item(hint: Any) -> Any:
-    import typing
-
-    if typing.get_origin(hint) is list and dataclasses.is_dataclass(typing.get_args(hint)[0]):
-        return typing.get_args(hint)[0]
-    return None
 
 
 def _merge_leaves(base: DictConfig, layer: Any, problems: list[str], prefix: str = "") -> DictConfig:
@@ -197,6 +298,10 @@ def _merge_leaves(base: DictConfig, layer: Any, problems: list[str], prefix: str
             base = _merge_leaves(base, value, problems, f"{prefix}{key}.")
             continue
         try:
+            if value == {} and isinstance(current, DictConfig):
+                # An empty mapping takes everything away; merging it would change nothing.
+                OmegaConf.update(base, prefix + key, {}, merge=False)
+                continue
             nested: Any = value
             for part in reversed(f"{prefix}{key}".split(".")):
                 nested = {part: nested}
