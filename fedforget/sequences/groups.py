@@ -8,7 +8,15 @@ import numpy as np
 
 from fedforget.errors import PlanError
 from fedforget.seeds import derive_seed
-from fedforget.sequences.participation import Ints, count, exact_counts, group_sizes, keep_within, misplaced
+from fedforget.sequences.participation import (
+    Ints,
+    count,
+    exact_counts,
+    group_sizes,
+    keep_within,
+    misplaced,
+    packed_counts,
+)
 from fedforget.sequences.slices import AnySlice, ClientBudget, budgets, in_order
 
 
@@ -18,9 +26,10 @@ def balanced_groups(
     """Spread slices over groups at random, reading nothing but their indices.
 
     The slices are put in order, permuted with the seed and split evenly. If a client is then in
-    more groups than its budget, slices change places until none is; where that search ends without
-    success, an integer program finds a grouping or proves that there is none. A budget that the
-    random grouping meets by itself changes nothing.
+    more groups than its budget, slices change places until none is. Where that search ends without
+    success, clients are packed as whole as they go, and where that fails too, an integer program finds
+    a grouping or proves that there is none. A budget that the random grouping meets by itself changes
+    nothing.
 
     Parameters
     ----------
@@ -68,7 +77,10 @@ def assign(ordered: list[AnySlice], num_groups: int, seed: int, client_budget: C
         return group
     if not keep_within(group, client, budget, rng):
         per_client = np.bincount(client, minlength=len(names))
-        group = _deal(exact_counts(per_client, sizes, budget, names), client, rng)
+        counts = packed_counts(per_client, sizes, budget, rng)
+        if counts is None:
+            counts = exact_counts(per_client, sizes, budget, names)
+        group = _deal(counts, client, rng)
     return group
 
 

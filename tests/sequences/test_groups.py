@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from fedforget.errors import PlanError
 from fedforget.sequences import Slice, balanced_groups, barycentre_groups, barycentre_objective
-from fedforget.sequences.participation import exact_counts, group_sizes, keep_within, misplaced
+from fedforget.sequences.participation import (
+    exact_counts,
+    group_sizes,
+    keep_within,
+    misplaced,
+    packed_counts,
+)
 
 
 def declare(*per_client: int) -> list[Slice]:
@@ -78,7 +84,7 @@ def test_a_grouping_is_found_exactly_where_brute_force_finds_one(case):
 @settings(max_examples=40, deadline=None)
 @given(small_cases)
 def test_the_integer_program_alone_agrees_with_brute_force(case):
-    # balanced_groups reaches the integer program only when its local search fails, so it is tried by itself.
+    # balanced_groups reaches the integer program only when its heuristics fail, so it is tried by itself.
     per_client, num_groups, limits, _ = case
     sizes = group_sizes(sum(per_client), num_groups)
     budget = np.minimum(limits, num_groups)
@@ -91,6 +97,28 @@ def test_the_integer_program_alone_agrees_with_brute_force(case):
     assert counts.sum(axis=1).tolist() == per_client
     assert counts.sum(axis=0).tolist() == sizes.tolist()
     assert not misplaced(counts, budget).any()
+
+
+@settings(max_examples=80, deadline=None)
+@given(small_cases)
+def test_what_is_packed_fits(case):
+    per_client, num_groups, limits, seed = case
+    sizes = group_sizes(sum(per_client), num_groups)
+    counts = packed_counts(np.array(per_client), sizes, np.array(limits), np.random.default_rng(seed))
+    if counts is None:  # which decides nothing, but must not happen where clients need not be cut
+        assert num_groups > 1
+        return
+    assert counts.sum(axis=1).tolist() == per_client
+    assert counts.sum(axis=0).tolist() == sizes.tolist()
+    assert not misplaced(counts, np.array(limits)).any()
+
+
+def test_many_uneven_clients_are_packed_one_group_each():
+    # 48 clients of 2, 3, 4 or 7 slices in 16 groups of 12: budget 1 is bin packing without room to spare.
+    per_client = [2, 3, 7] * 12 + [4] * 12
+    groups = balanced_groups(declare(*per_client), 16, 0, 1)
+    assert {len(members) for members in groups} == {12}
+    assert set(groups_of_clients(groups).values()) == {1}
 
 
 @settings(max_examples=60, deadline=None)
@@ -146,7 +174,7 @@ def test_bare_pairs_serve_as_slices():
     assert sorted(itertools.chain(*balanced_groups(pairs, 3, 0))) == pairs
 
 
-def test_where_the_local_search_fails_the_integer_program_decides():
+def test_where_exchanges_fail_clients_are_packed_whole():
     # Clients of 4, 3, 3, 2, 2, 2 slices, budget 1, two groups of 8: 4 + 2 + 2 and 3 + 3 + 2 is the only way.
     slices = declare(4, 3, 3, 2, 2, 2)
     for seed in range(5):
