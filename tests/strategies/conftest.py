@@ -1,0 +1,39 @@
+"""Fixtures of the strategies' tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from flwr.supercore.task_identity import TaskIdentity
+from strategies_fakes import make_firm
+
+from fedforget.config import ClientGroup, RunConfig, SimulationConfig
+from strategies.firm import Firm
+
+
+@pytest.fixture(autouse=True)
+def _task_identity() -> Iterator[None]:
+    """Outside a Flower process a message has no sender; give it one."""
+    kept = (TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id)
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
+    yield
+    TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id = kept
+
+
+@pytest.fixture
+def config() -> RunConfig:
+    return RunConfig(
+        clients=[
+            ClientGroup(role="forget", domain="a", count=2),
+            ClientGroup(role="forget", domain="b", count=1),
+            ClientGroup(role="retain", domain="c", count=1),
+        ],
+        simulation=SimulationConfig(nodes=2, timeout=5.0),
+    )
+
+
+@pytest.fixture
+def firm(config: RunConfig, tmp_path: Path) -> Firm:
+    return make_firm(config, tmp_path / "run")

@@ -1,0 +1,314 @@
+"""The round with mocked nodes: what is accepted, what is refused and why, and that order is nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from strategies_fakes import PRINT, SHAPES, FakeGrid, answer, failure, make_firm, spec_in, summary_of, wire
+
+from fedforget import protocol
+from fedforget.codecs import pack
+from fedforget.config import RunConfig, expand_clients
+from fedforget.errors import ConfigError, RunError
+from fedforget.merging import merge
+from fedforget.summaries import ClientSummary, LoraFactors
+from fedforget.updates import load_update
+from strategies.firm import Firm
+
+CLIENTS = ["forget-a-0", "forget-a-1", "forget-b-0", "retain-c-0"]
+
+
+def test_a_round_merges_what_the_clients_sent(firm: Firm, config: RunConfig) -> None:
+    grid = FakeGrid()
+    result = firm.start(grid.mock)
+    summaries = [summary_of(spec) for spec in expand_clients(config.clients)]
+    expected = merge(summaries, "firm", gamma=1.0, alpha=0.1, epsilon=math.inf)
+    update = load_update(firm.run.merged)
+    assert set(update) == set(SHAPES) == set(result.arrays)
+    for name, tensor in expected.deltas.items():
+        assert torch.equal(update[name], tensor)
+    assert sorted(path.name for path in firm.run.summaries.iterdir()) == CLIENTS
+    record = firm.run.record
+    assert sorted(record["clients"]) == CLIENTS
+    assert record["bytes"]["received"] == sum(facts["bytes"] for facts in record["clients"].values()) > 0
+    assert set(record["timings"]) == {"clients", "merge"}
+    assert json.loads((firm.run.merged / "merge.json").read_text())["parameters"]["epsilon"] == "inf"
+    assert result.train_metrics_clientapp[1]["clients"] == 4
+
+
+def test_clients_go_round_the_nodes_by_partition(firm: Firm) -> None:
+    grid = FakeGrid()
+    firm.start(grid.mock)
+    placed = {a.spec.id: a.node_id for a in firm.assignments}
+    assert placed == {"forget-a-0": 10, "forget-a-1": 20, "forget-b-0": 10, "retain-c-0": 20}
+
+
+@pytest.mark.parametrize("method", ["avg", "sum", "ties", "fulm"])
+def test_baselines_are_the_same_round(config: RunConfig, tmp_path: Path, method: str) -> None:
+    config.merge.method = method
+    firm = make_firm(config, tmp_path / "run")
+    firm.start(FakeGrid().mock)
+    expected = merge([summary_of(s) for s in expand_clients(config.clients)], method)
+    for name, tensor in load_update(firm.run.path).items():
+        assert torch.equal(tensor, expected.deltas[name])
+
+
+def test_a_relative_budget_is_certified(config: RunConfig, tmp_path: Path) -> None:
+    config.merge.epsilon_fraction = 0.1
+    firm = make_firm(config, tmp_path / "run")
+    result = firm.start(FakeGrid().mock)
+    record = json.loads((firm.run.merged / "merge.json").read_text())
+    assert all(report["certificate"]["certified"] for report in record["tensors"].values())
+    assert result.train_metrics_clientapp[1]["uncertified-tensors"] == 0
+    epsilon = record["parameters"]["epsilon"]
+    assert all(damage <= epsilon for report in record["tensors"].values() for damage in report["damage"])
+
+
+def test_the_order_of_arrival_changes_no_bit(config: RunConfig, tmp_path: Path) -> None:
+    updates = []
+    for order in (CLIENTS, CLIENTS[::-1], CLIENTS[2:] + CLIENTS[:2]):
+        # A client is ready only when all before it in this order have been answered.
+        answered: list[str] = []
+
+        def ready(key: str, _: int, order: list[str] = order, answered: list[str] = answered) -> bool:
+            if order[len(answered)] != key:
+                return False
+            answered.append(key)
+            return True
+
+        firm = make_firm(config, tmp_path / "-".join(order))
+        firm.start(FakeGrid(ready=ready).mock)
+        assert answered == order
+        updates.append((firm.run.merged / "update.safetensors").read_bytes())
+    assert updates[0] == updates[1] == updates[2]
+
+
+def test_the_base_class_protocol_works_too(firm: Firm) -> None:
+    grid = FakeGrid()
+    messages = firm.configure_train(1, ArrayRecord(), ConfigRecord(), grid.mock)
+    assert isinstance(messages, list)
+    assert {m.metadata.message_type for m in messages} == {protocol.UNLEARN}
+    replies = grid.mock.send_and_receive(messages)
+    arrays, metrics = firm.aggregate_train(1, replies)
+    assert arrays is not None
+    assert metrics is not None
+    assert metrics["clients"] == 4
+
+
+def test_a_second_round_is_refused(firm: Firm) -> None:
+    with pytest.raises(RunError, match="one round"):
+        firm.start(FakeGrid().mock, ArrayRecord(), num_rounds=2)
+
+
+def test_an_unknown_method_is_refused_before_anything_is_sent(config: RunConfig, tmp_path: Path) -> None:
+    config.merge.method = "frim"
+    with pytest.raises(ConfigError, match="did you mean 'firm'"):
+        make_firm(config, tmp_path / "run")
+
+
+def changed(**fields: object):  # type: ignore[no-untyped-def]
+    return lambda s: dataclasses.replace(s, **fields)
+
+
+def with_tensor(part: str, tensor: torch.Tensor):  # type: ignore[no-untyped-def]
+    def change(s: ClientSummary) -> ClientSummary:
+        return dataclasses.replace(s, **{part: {**getattr(s, part), "w.weight": tensor}})
+
+    return change
+
+
+def dishonest(s: ClientSummary) -> tuple[list[bytes], str]:
+    """Pack without the sender's own checks."""
+    kept, ClientSummary.validate = ClientSummary.validate, lambda self: None  # type: ignore[method-assign]
+    try:
+        buckets, manifest = pack(s)
+    finally:
+        ClientSummary.validate = kept  # type: ignore[method-assign]
+    return [bucket.tobytes() for bucket in buckets], manifest
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (with_tensor("deltas", torch.full((4, 3), math.nan)), "NaN or infinite"),
+        (
+            with_tensor("deltas", LoraFactors(torch.full((1, 3), math.inf), torch.ones(4, 1), 1.0)),
+            "NaN or infinite",
+        ),
+        (with_tensor("deltas", torch.zeros(3, 4)), r"has shape \(3, 4\), the backbone has \(4, 3\)"),
+        (with_tensor("fisher", -torch.ones(4, 3)), "negative"),
+        (with_tensor("fisher", torch.full((4, 3), math.nan)), "NaN or infinite"),
+        (with_tensor("fisher", torch.ones(4, 4)), "has shape"),
+        (changed(fisher={}), "no Fisher"),
+        (changed(client_id="forget-a-0"), "says client_id 'forget-a-0'"),
+        (changed(role="retain"), "says role 'retain'"),
+        (changed(domain="c"), "says domain 'c'"),
+        (changed(num_examples=0), "0 examples"),
+        (changed(deltas={"x.weight": torch.zeros(2, 2)}, fisher={}), "'v.weight' is missing"),
+    ],
+)
+def test_a_bad_summary_is_refused_by_name(firm: Firm, change, says: str) -> None:  # type: ignore[no-untyped-def]
+    def train(message: Message) -> list[Message]:
+        spec = spec_in(message)
+        if spec.id != "forget-a-1":
+            return [answer(message, summary_of(spec))]
+        return [wire(message, *dishonest(change(summary_of(spec))))]
+
+    with pytest.raises(RunError, match=f"(?s)client 'forget-a-1' failed: .*{says}"):
+        firm.start(FakeGrid(train=train).mock)
+    assert not (firm.run.merged / "update.safetensors").exists()
+    assert sorted(path.name for path in firm.run.summaries.iterdir()) == [
+        c for c in CLIENTS if c != "forget-a-1"
+    ]
+
+
+def _truncated(message: Message) -> Message:
+    (bucket,), manifest = dishonest(summary_of(spec_in(message)))
+    return wire(message, [bucket[:-16]], manifest)
+
+
+def _empty(message: Message) -> Message:
+    return Message(RecordDict({protocol.METRICS: MetricRecord({"num-examples": 1})}), reply_to=message)
+
+
+def _from_elsewhere(message: Message) -> Message:
+    reply = answer(message, summary_of(spec_in(message)))
+    reply.metadata.__dict__["_src_node_id"] = 999
+    return reply
+
+
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        (lambda m: failure(m, 2, "<class 'x'>:<'\nException X occurred. Message: disk full'>"),
+         r"disk full \(Flower error code 2\)"),
+        # A SuperLink that answers for a node that is gone answers as node 1.
+        (lambda m: failure(m, 5, "Node Unavailable"), r"Node Unavailable \(Flower error code 5\)"),
+        (_truncated, "bytes, declared"),
+        (_empty, "holds no summary"),
+        (_from_elsewhere, "node 999 answered a message that was sent to node 20"),
+        (lambda m: answer(m, summary_of(spec_in(m)), fingerprint="other"), "trained on the backbone other"),
+    ],
+)  # fmt: skip
+def test_a_bad_reply_is_refused_by_name(firm: Firm, reply, says: str) -> None:  # type: ignore[no-untyped-def]
+    def train(message: Message) -> list[Message]:
+        spec = spec_in(message)
+        return [reply(message) if spec.id == "forget-a-1" else answer(message, summary_of(spec))]
+
+    with pytest.raises(RunError, match=f"client 'forget-a-1' failed: .*{says}"):
+        firm.start(FakeGrid(train=train).mock)
+
+
+def test_every_client_at_fault_is_named(firm: Firm) -> None:
+    def train(message: Message) -> list[Message]:
+        spec = spec_in(message)
+        return [
+            failure(message, 2, f"no data for {spec.id}")
+            if spec.domain == "a"
+            else answer(message, summary_of(spec))
+        ]
+
+    with pytest.raises(RunError, match="2 clients failed") as caught:
+        firm.start(FakeGrid(train=train).mock)
+    assert "forget-a-0: no data for forget-a-0" in str(caught.value)
+    assert "forget-a-1: no data for forget-a-1" in str(caught.value)
+
+
+def test_a_silent_client_runs_into_the_timeout(firm: Firm) -> None:
+    grid = FakeGrid(ready=lambda key, _: key != "retain-c-0")
+    with pytest.raises(RunError, match=r"client 'retain-c-0' failed: no reply within 0\.2 s"):
+        firm.start(grid.mock, timeout=0.2)
+
+
+def test_a_second_reply_is_ignored(firm: Firm) -> None:
+    def train(message: Message) -> list[Message]:
+        summary = summary_of(spec_in(message))
+        other = dataclasses.replace(summary, fisher={n: f * 2 for n, f in summary.fisher.items()})
+        return [answer(message, summary), answer(message, other)]
+
+    firm.start(FakeGrid(train=train).mock)
+    kept = ClientSummary.load(firm.run.summaries / "forget-a-0")
+    assert torch.equal(
+        kept.fisher["w.weight"], summary_of(expand_clients(firm.config.clients)[0]).fisher["w.weight"]
+    )
+
+
+def test_a_reply_to_another_message_is_ignored(firm: Firm) -> None:
+    def train(message: Message) -> list[Message]:
+        good = answer(message, summary_of(spec_in(message)))
+        stray = answer(message, summary_of(spec_in(message)))
+        stray.metadata.__dict__["_reply_to_message_id"] = "m999"
+        return [stray, good]
+
+    firm.start(FakeGrid(train=train).mock)
+    assert sorted(path.name for path in firm.run.summaries.iterdir()) == CLIENTS
+
+
+def test_a_run_is_carried_on_with(config: RunConfig, tmp_path: Path) -> None:
+    """Clients whose summaries are in the spool are not asked again; a damaged one is, and is kept aside."""
+
+    def train(message: Message) -> list[Message]:
+        spec = spec_in(message)
+        return [failure(message, 2, "boom") if spec.id == "retain-c-0" else answer(message, summary_of(spec))]
+
+    first = make_firm(config, tmp_path / "run")
+    with pytest.raises(RunError, match="boom"):
+        first.start(FakeGrid(train=train).mock)
+    (first.run.summaries / "forget-b-0" / "summary.json").write_text("{}")
+    grid = FakeGrid()
+    second = make_firm(config, tmp_path / "run")
+    second.start(grid.mock)
+    assert sorted(grid.trained) == ["forget-b-0", "retain-c-0"]
+    assert len(list(first.run.summaries.glob(".forget-b-0.invalid-*"))) == 1
+    whole = make_firm(config, tmp_path / "whole")
+    whole.start(FakeGrid().mock)
+    name = "update.safetensors"
+    assert (second.run.merged / name).read_bytes() == (whole.run.merged / name).read_bytes()
+
+
+def test_evaluation_by_clients_is_a_mean_per_role(config: RunConfig, tmp_path: Path) -> None:
+    firm = make_firm(config, tmp_path / "run", evaluate_clients=True)
+    grid = FakeGrid()
+    firm.configure_train(1, ArrayRecord(), ConfigRecord(), grid.mock)
+    arrays, _ = firm.aggregate_train(1, grid.mock.send_and_receive([t.message for t in firm._asked]))
+    assert arrays is not None
+    asked = firm.configure_evaluate(1, arrays, ConfigRecord(), grid.mock)
+    assert [list(m.content[protocol.CONFIG]["tensors"]) for m in asked] == [list(arrays)] * 4
+    losses = {"forget-a-0": (2.0, 1), "forget-a-1": (4.0, 3), "forget-b-0": (1.0, 4), "retain-c-0": (0.5, 2)}
+    replies = []
+    for message in asked:
+        message.metadata.__dict__["_message_id"] = spec_in(message).id
+        loss, count = losses[spec_in(message).id]
+        content = RecordDict(
+            {
+                protocol.METRICS: MetricRecord({"loss": loss, "num-examples": count}),
+                protocol.INFO: ConfigRecord({"role": spec_in(message).role}),
+            }
+        )
+        replies.append(Message(content, reply_to=message))
+    # forget: (2*1 + 4*3 + 1*4) / 8 = 2.25
+    assert dict(firm.aggregate_evaluate(1, replies) or {}) == {"forget-loss": 2.25, "retain-loss": 0.5}
+
+
+def test_without_the_option_clients_do_not_evaluate(firm: Firm) -> None:
+    assert firm.configure_evaluate(1, ArrayRecord(), ConfigRecord(), FakeGrid().mock) == []
+    assert firm.aggregate_evaluate(1, []) is None
+
+
+def test_the_summary_is_a_tree(firm: Firm, caplog: pytest.LogCaptureFixture) -> None:
+    import logging
+
+    flower = logging.getLogger("flwr")
+    flower.addHandler(caplog.handler)
+    try:
+        firm.summary()
+    finally:
+        flower.removeHandler(caplog.handler)
+    assert "Clients: 3 forget, 1 retain" in caplog.text
+    assert PRINT not in caplog.text
