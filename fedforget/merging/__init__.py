@@ -1,7 +1,7 @@
 """Merging client summaries: one file per method, a registry that describes them, and ``merge``."""
 
 # Importing a method's module registers it.
-from fedforget.merging import ablations, averaging, fisher_average, fulm, ties
+from fedforget.merging import ablations, averaging, dare, fisher_average, fulm, ties
 from fedforget.merging.engine import MergeResult, merge, merge_tensors
 from fedforget.merging.firm import calibrate_epsilon
 from fedforget.merging.parameters import Parameter
@@ -16,6 +16,7 @@ __all__ = [
     "ablations",
     "averaging",
     "calibrate_epsilon",
+    "dare",
     "fisher_average",
     "fulm",
     "kept_count",

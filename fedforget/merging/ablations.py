@@ -105,11 +105,9 @@ def support_matched(clients: Clients, p: FirmBaseParameters) -> Plan:
     limits: dict[str, Sensitivities] = {}
     fisher_squares, mask_squares = 0.0, 0.0
     for name in clients.names:
-        s = process(clients, name, p.alpha, p.eps0)
-        for start, stop in clients.layouts[name].blocks:
-            fisher_squares += _squares(base_block(s, p.gamma, p.eps0, start, stop).update)
-            mask_squares += _squares(_masked(s, p, start, stop))
-        limits[name] = s.unread()
+        limits[name], fisher_part, mask_part = _norms(process(clients, name, p.alpha, p.eps0), p)
+        fisher_squares += fisher_part
+        mask_squares += mask_part
     factor = math.sqrt(fisher_squares / mask_squares) if mask_squares else 0.0
 
     def tensor(name: str) -> tuple[Tensor, dict[str, Any]]:
@@ -124,6 +122,15 @@ def support_matched(clients: Clients, p: FirmBaseParameters) -> Plan:
         tensor,
         {"rescaling": factor, "fisher_norm": math.sqrt(fisher_squares), "mask_norm": math.sqrt(mask_squares)},
     )
+
+
+def _norms(s: Sensitivities, p: FirmBaseParameters) -> tuple[Sensitivities, float, float]:
+    """Squared norms of FIRM's base merge and of the control before rescaling, for one tensor."""
+    fisher_squares, mask_squares = 0.0, 0.0
+    for start, stop in s.layout.blocks:
+        fisher_squares += _squares(base_block(s, p.gamma, p.eps0, start, stop).update)
+        mask_squares += _squares(_masked(s, p, start, stop))
+    return s.unread(), fisher_squares, mask_squares
 
 
 def _masked(s: Sensitivities, p: FirmBaseParameters, start: int, stop: int) -> Tensor:

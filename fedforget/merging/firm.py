@@ -169,8 +169,14 @@ def calibrate_epsilon(
         )
     damage = 0.0
     for name in clients.names:
-        s = process(clients, name, p.alpha, p.eps0)
-        for start, stop in clients.layouts[name].blocks:
-            base = base_block(s, p.gamma, p.eps0, start, stop)
-            damage += sum(proxy_damage(weights, base.update) for weights in base.retain_weights)
+        damage += _total_damage(process(clients, name, p.alpha, p.eps0), p)
     return p.fraction * damage / (len(clients.retain) * len(clients.names))
+
+
+def _total_damage(s: Sensitivities, p: FirmBaseParameters) -> float:
+    """Sum over retain clients of the damage that one tensor's base merge does."""
+    damage = 0.0
+    for start, stop in s.layout.blocks:
+        base = base_block(s, p.gamma, p.eps0, start, stop)
+        damage += sum(proxy_damage(weights, base.update) for weights in base.retain_weights)
+    return damage

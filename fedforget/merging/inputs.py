@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,14 +39,14 @@ class Layout:
     @property
     def width(self) -> int:
         """Coordinates in one row."""
-        return int(np.prod(self.shape[1:], dtype=np.int64))
+        return math.prod(self.shape[1:])
 
     @property
     def size(self) -> int:
         """Coordinates in all."""
         return self.rows * self.width
 
-    @property
+    @cached_property
     def blocks(self) -> list[tuple[int, int]]:
         """Row ranges ``(start, stop)``, each at most :data:`BLOCK` coordinates unless one row is longer."""
         if not self.size:
@@ -133,6 +134,7 @@ class Clients:
             raise SummaryError("there is no client summary to merge; give at least one forget client's")
         self._check_ids()
         self.layouts: dict[str, Layout] = {}
+        self._dtypes: dict[str, torch.dtype] = {}
         for summary in self.all:
             summary.validate()
             if needs_fisher and not summary.fisher:
@@ -140,7 +142,11 @@ class Clients:
                     f"client {summary.client_id!r}: sent no Fisher diagonal, which this merge method needs; "
                     "use a method without Fishers or let the client compute it"
                 )
-            self._check_shapes(summary)
+            # Only shapes and dtypes are kept of what is read here.
+            kinds = {name: (tuple(delta.shape), delta.dtype) for name, delta in summary.deltas.items()}
+            self._check_shapes(summary, {name: shape for name, (shape, _) in kinds.items()})
+            for name, (_, dtype) in kinds.items():
+                self._dtypes[name] = torch.promote_types(self._dtypes.get(name, dtype), dtype)
         self.forget = [summary for summary in self.all if summary.role == "forget"]
         self.retain = [summary for summary in self.all if summary.role == "retain"]
         if not self.forget:
@@ -163,11 +169,7 @@ class Clients:
 
     def dtype(self, name: str) -> torch.dtype:
         """Return the dtype of the merged tensor: the clients' own, promoted where they differ."""
-        dtypes = [summary.deltas[name].dtype for summary in self.all]
-        result = dtypes[0]
-        for dtype in dtypes[1:]:
-            result = torch.promote_types(result, dtype)
-        return result
+        return self._dtypes[name]
 
     def source(self, name: str, members: Sequence[ClientSummary]) -> Source:
         """Return the mean of some clients for one weight."""
@@ -184,8 +186,7 @@ class Clients:
                     f"client {one.client_id!r}: two summaries have this id; give each client once"
                 )
 
-    def _check_shapes(self, summary: ClientSummary) -> None:
-        shapes = {name: tuple(delta.shape) for name, delta in summary.deltas.items()}
+    def _check_shapes(self, summary: ClientSummary, shapes: dict[str, tuple[int, ...]]) -> None:
         if not self.layouts:
             self.layouts = {name: Layout(shapes[name]) for name in sorted(shapes)}
             return

@@ -124,6 +124,8 @@ def test_gamma_out_of_range(make, method, gamma):
         *[("fulm", "linkage", value) for value in ("ward",)],
         *[("fulm_mean", "similarity", value) for value in ("euclid",)],
         *[("fisher_average", "floor", value) for value in (-1.0, math.inf, math.nan)],
+        *[("dare", "drop", value) for value in (-0.1, 1.0, math.nan)],
+        *[("dare", "seed", value) for value in (1.5, True)],
         *[("task_arithmetic", "negate_forget", value) for value in (1, "yes")],
     ],
 )
