@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from typing import Any
 
-from fedforget.config import ClientGroup, RoleConfig, RunConfig, expand_clients
-from fedforget.errors import nearest
+from fedforget.config import ClientGroup, ObjectiveConfig, RoleConfig, RunConfig, expand_clients
+from fedforget.errors import ConfigError, nearest
+from fedforget.matching import QP
+from fedforget.merging import methods
+from fedforget.merging.registry import find
+from fedforget.objectives import objective
 
 PRECISIONS = ("fp32", "bf16", "nf4")
 SOLVERS = ("exact", "increase-only")
 DEVICES = ("auto", "cpu", "cuda", "mps")
+# Parameters of merge methods that have a key of their own in the merge section.
+OWN_KEYS = ("gamma", "alpha", "epsilon", "solver", "eps0")
 
 
 def contradictions(config: RunConfig) -> list[str]:
@@ -28,14 +35,15 @@ def contradictions(config: RunConfig) -> list[str]:
 def _model(config: RunConfig) -> list[str]:
     problems = []
     model, lora = config.model, config.lora
-    problems += _one_of("model.precision", model.precision, PRECISIONS)
-    problems += _one_of("model.fisher_precision", model.fisher_precision, ("same", "fp32", "bf16"))
-    problems += _one_of("model.device", model.device.split(":")[0], DEVICES)
+    problems += one_of("model.precision", model.precision, PRECISIONS)
+    problems += one_of("model.fisher_precision", model.fisher_precision, ("same", "fp32", "bf16"))
+    problems += one_of("model.device", model.device.split(":")[0], DEVICES)
     if model.precision == "nf4" and model.fisher_precision == "same":
-        problems.append("model.fisher_precision: NF4 weights have no gradient; give bf16 or fp32 with precision nf4")
-    problems += _at_least("lora.r", lora.r, 1)
-    problems += _positive("lora.alpha", lora.alpha)
-    problems += [line for name, alpha in lora.alpha_pattern.items() for line in _positive(f"lora.alpha_pattern.{name}", alpha)]
+        problems.append("model.fisher_precision: NF4 weights have no gradient; give bf16 or fp32 beside nf4")
+    problems += at_least("lora.r", lora.r, 1)
+    problems += positive("lora.alpha", lora.alpha)
+    for name, alpha in lora.alpha_pattern.items():
+        problems += positive(f"lora.alpha_pattern.{name}", alpha)
     if not 0.0 <= lora.dropout < 1.0:
         problems.append(f"lora.dropout: {lora.dropout} is outside [0, 1)")
     if not lora.targets:
@@ -48,9 +56,9 @@ def _model(config: RunConfig) -> list[str]:
 def _clients(groups: list[ClientGroup]) -> list[str]:
     problems = []
     for i, group in enumerate(groups):
-        problems += _one_of(f"clients[{i}].role", group.role, ("forget", "retain"))
-        problems += _at_least(f"clients[{i}].count", group.count, 1)
-        problems += _at_least(f"clients[{i}].max_examples", group.max_examples, 0)
+        problems += one_of(f"clients[{i}].role", group.role, ("forget", "retain"))
+        problems += at_least(f"clients[{i}].count", group.count, 1)
+        problems += at_least(f"clients[{i}].max_examples", group.max_examples, 0)
         if not group.domain:
             problems.append(f"clients[{i}].domain: is empty; name the domain that these clients hold")
     roles = {group.role for group in groups}
@@ -58,7 +66,9 @@ def _clients(groups: list[ClientGroup]) -> list[str]:
         problems.append("clients: no forget client; add at least one group with role: forget")
     repeated = [name for name, n in Counter(spec.id for spec in expand_clients(groups)).items() if n > 1]
     if repeated:
-        problems.append(f"clients: {repeated[0]!r} appears twice; put clients of one role and domain in one group")
+        problems.append(
+            f"clients: {repeated[0]!r} appears twice; put clients of one role and domain in one group"
+        )
     both = {g.domain for g in groups if g.role == "forget"} & {g.domain for g in groups if g.role == "retain"}
     if both:
         problems.append(f"clients: domain {min(both)!r} is both forgotten and retained")
@@ -67,28 +77,44 @@ def _clients(groups: list[ClientGroup]) -> list[str]:
 
 def _role(name: str, role: RoleConfig) -> list[str]:
     training = role.training
-    problems = []
-    problems += _at_least(f"{name}.training.steps", training.steps, 1)
-    problems += _at_least(f"{name}.training.batch_size", training.batch_size, 1)
-    problems += _positive(f"{name}.training.learning_rate", training.learning_rate)
-    problems += _at_least(f"{name}.training.weight_decay", training.weight_decay, 0)
-    problems += _at_least(f"{name}.training.max_grad_norm", training.max_grad_norm, 0)
-    problems += _at_least(f"{name}.training.warmup_steps", training.warmup_steps, 0)
+    problems = _objective(f"{name}.objective", role.objective)
+    problems += at_least(f"{name}.training.steps", training.steps, 1)
+    problems += at_least(f"{name}.training.batch_size", training.batch_size, 1)
+    problems += positive(f"{name}.training.learning_rate", training.learning_rate)
+    problems += at_least(f"{name}.training.weight_decay", training.weight_decay, 0)
+    problems += at_least(f"{name}.training.max_grad_norm", training.max_grad_norm, 0)
+    problems += at_least(f"{name}.training.warmup_steps", training.warmup_steps, 0)
     return problems
+
+
+def _objective(key: str, config: ObjectiveConfig) -> list[str]:
+    try:
+        objective(config.name, **config.parameters)
+    except ConfigError as error:
+        return [f"{key}: {problem}" for problem in error.problems]
+    return []
+
+
+def _method(key: str, name: str, parameters: dict[str, Any]) -> list[str]:
+    try:
+        find(name).parse(parameters)
+    except ConfigError as error:
+        return [f"{key}: {problem}" for problem in error.problems]
+    return []
 
 
 def _merge(config: RunConfig) -> list[str]:
     merge = config.merge
-    problems = []
-    problems += _positive("merge.gamma", merge.gamma)
-    problems += _positive("merge.epsilon_gamma", merge.epsilon_gamma)
-    problems += _positive("merge.eps0", merge.eps0)
-    problems += _one_of("merge.solver", merge.solver, SOLVERS)
+    problems = _merge_method(config)
+    problems += positive("merge.gamma", merge.gamma)
+    problems += positive("merge.epsilon_gamma", merge.epsilon_gamma)
+    problems += positive("merge.eps0", merge.eps0)
+    problems += one_of("merge.solver", merge.solver, SOLVERS)
     if not 0.0 < merge.alpha <= 1.0:
         problems.append(f"merge.alpha: {merge.alpha} is outside (0, 1]")
     if math.isnan(merge.epsilon) or merge.epsilon < 0:
         problems.append(f"merge.epsilon: {merge.epsilon} is negative; give a budget >= 0, or .inf for none")
-    problems += _at_least("merge.epsilon_fraction", merge.epsilon_fraction, 0)
+    problems += at_least("merge.epsilon_fraction", merge.epsilon_fraction, 0)
     if merge.epsilon_fraction and math.isfinite(merge.epsilon):
         problems.append("merge: epsilon and epsilon_fraction are both given; give one of them")
     constrained = math.isfinite(merge.epsilon) or merge.epsilon_fraction > 0
@@ -100,38 +126,85 @@ def _merge(config: RunConfig) -> list[str]:
     return problems
 
 
-def _rest(config: RunConfig) -> list[str]:
+def _merge_method(config: RunConfig) -> list[str]:
+    merge = config.merge
+    if merge.method not in methods():
+        return one_of("merge.method", merge.method, tuple(sorted(methods())))
+    problems = [
+        f"merge.parameters.{name}: has a key of its own; set merge.{name} instead"
+        for name in merge.parameters
+        if name in OWN_KEYS
+    ]
+    rest = {name: value for name, value in merge.parameters.items() if name not in OWN_KEYS}
+    problems += _method("merge.parameters", merge.method, rest)
+    constrained = math.isfinite(merge.epsilon) or merge.epsilon_fraction > 0
+    if constrained and "epsilon" not in {parameter.name for parameter in find(merge.method).parameters}:
+        problems.append(
+            f"merge.epsilon: method {merge.method!r} keeps no budget; "
+            "leave epsilon at inf and epsilon_fraction at 0"
+        )
+    return problems
+
+
+def _compare(config: RunConfig) -> list[str]:
+    compare = config.evaluation.compare
+    known = tuple(sorted([*methods(), QP]))
     problems = []
-    evaluation, compare = config.evaluation, config.evaluation.compare
-    problems += _at_least("data.max_length", config.data.max_length, 2)
-    problems += _at_least("fisher.num_sequences", config.fisher.num_sequences, 1)
-    problems += _at_least("fisher.max_length", config.fisher.max_length, 2)
-    problems += _at_least("evaluation.batch_size", evaluation.batch_size, 1)
-    problems += _at_least("evaluation.max_questions", evaluation.max_questions, 0)
-    problems += _at_least("evaluation.compare.max_evaluations", compare.max_evaluations, 1)
+    for name in compare.methods:
+        problems += one_of("evaluation.compare.methods", name, known)
     for level in compare.levels:
         if not 0.0 < level <= 1.0:
             problems.append(f"evaluation.compare.levels: {level} is outside (0, 1]")
+    problems += at_least("evaluation.compare.max_evaluations", compare.max_evaluations, 1)
+    problems += at_least("evaluation.compare.tolerance", compare.tolerance, 0)
+    for name, parameters in compare.parameters.items():
+        key = f"evaluation.compare.parameters.{name}"
+        if name not in known:
+            problems.append(f"{key}: {name!r} is not one of {', '.join(known)}{nearest(name, known)}")
+            continue
+        relative = ("epsilon_fraction", "epsilon_gamma") if name == QP else ()
+        for one in relative:
+            value = parameters.get(one, 1.0)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value < math.inf:
+                problems.append(f"{key}.{one}: {value!r} is not a positive number")
+        rest = {one: value for one, value in parameters.items() if one not in relative}
+        problems += _method(key, "firm" if name == QP else name, rest)
+    return problems
+
+
+def _rest(config: RunConfig) -> list[str]:
+    problems = _compare(config)
+    evaluation = config.evaluation
+    problems += at_least("data.max_length", config.data.max_length, 2)
+    problems += at_least("fisher.num_sequences", config.fisher.num_sequences, 1)
+    problems += at_least("fisher.max_length", config.fisher.max_length, 2)
+    problems += at_least("evaluation.batch_size", evaluation.batch_size, 1)
+    problems += at_least("evaluation.max_questions", evaluation.max_questions, 0)
     trained = {group.domain for group in config.clients}
     for domain in evaluation.held_out:
         if domain in trained:
             problems.append(f"evaluation.held_out: {domain!r} is a client's domain, so it is not held out")
-    problems += _at_least("simulation.nodes", config.simulation.nodes, 1)
-    problems += _at_least("simulation.cpus_per_client", config.simulation.cpus_per_client, 1)
-    problems += _at_least("simulation.gpus_per_client", config.simulation.gpus_per_client, 0)
-    problems += _positive("simulation.timeout", config.simulation.timeout)
+    problems += at_least("simulation.nodes", config.simulation.nodes, 1)
+    problems += at_least("simulation.cpus_per_client", config.simulation.cpus_per_client, 1)
+    problems += at_least("simulation.gpus_per_client", config.simulation.gpus_per_client, 0)
+    problems += positive("simulation.timeout", config.simulation.timeout)
     return problems
 
 
-def _one_of(key: str, value: str, known: tuple[str, ...]) -> list[str]:
+def one_of(key: str, value: str, known: tuple[str, ...]) -> list[str]:
+    """Return the problem of a value that is not among the known ones, or nothing."""
     if value in known:
         return []
     return [f"{key}: {value!r} is not one of {', '.join(known)}{nearest(value, known)}"]
 
 
-def _positive(key: str, value: float) -> list[str]:
+def positive(key: str, value: float) -> list[str]:
+    """Return the problem of a number that is not positive and finite, or nothing."""
     return [] if 0.0 < value < math.inf else [f"{key}: {value} is not a positive number"]
 
 
-def _at_least(key: str, value: float, low: float) -> list[str]:
-    return [] if low <= value < math.inf else [f"{key}: {value} is less than {low}" if value < low else f"{key}: {value} is not finite"]
+def at_least(key: str, value: float, low: float) -> list[str]:
+    """Return the problem of a number that is below ``low`` or not finite, or nothing."""
+    if low <= value < math.inf:
+        return []
+    return [f"{key}: {value} is less than {low}" if value < low else f"{key}: {value} is not finite"]

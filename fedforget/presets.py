@@ -102,13 +102,11 @@ def load_any(preset: str, overrides: str | list[str] = "") -> AnyConfig:
     """Load a preset by the schema that its top-level ``kind`` names; otherwise as :func:`load`."""
     path = find(preset)
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError([f"cannot be read as YAML ({' '.join(str(error).split())})"], str(path)) from error
-    if raw is not None and not isinstance(raw, dict):
-        raise ConfigError(["the top level must be a mapping of keys to values"], str(path))
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"cannot be read ({' '.join(str(error).split())})"], str(path)) from error
     pairs = overrides.split() if isinstance(overrides, str) else list(overrides)
-    return parse_any(raw or {}, pairs, source=str(path))
+    return parse_any(_read_yaml(text, str(path)), pairs, source=str(path))
 
 
 def _of_kind(config: AnyConfig, schema: type[_Config], source: str) -> _Config:
@@ -128,7 +126,7 @@ def parse(raw: dict[str, Any], overrides: list[str], source: str = "") -> RunCon
 def parse_any(raw: dict[str, Any], overrides: list[str], source: str = "") -> AnyConfig:
     """Merge a raw mapping and overrides over the defaults of its kind; see :func:`load_any`."""
     kind = raw.get("kind", "firm")
-    if kind not in _SCHEMAS:
+    if not isinstance(kind, str) or kind not in _SCHEMAS:
         raise ConfigError(
             [f"kind: {kind!r} is not one of {', '.join(_SCHEMAS)}{nearest(str(kind), _SCHEMAS)}"], source
         )
@@ -136,13 +134,16 @@ def parse_any(raw: dict[str, Any], overrides: list[str], source: str = "") -> An
     problems: list[str] = []
     merged: DictConfig = OmegaConf.structured(schema)
     raw_overrides = _parse_overrides(overrides, problems)
-    layers = [_OnlyKnown(schema, problems).clean(raw)]
-    layers += [_OnlyKnown(schema, problems).clean(layer) for layer in raw_overrides]
+    cleaner = _OnlyKnown(schema, problems)
+    layers = [cleaner.clean(layer) for layer in (raw, *raw_overrides)]
     for layer in layers:
         merged = _merge_leaves(merged, layer, problems)
     if problems:
         raise ConfigError(problems, source)
-    config = cast(AnyConfig, OmegaConf.to_object(merged))
+    try:
+        config = cast(AnyConfig, OmegaConf.to_object(merged))
+    except OmegaConfBaseException as error:
+        raise ConfigError([" ".join(str(error).split())], source) from error
     if config.kind != kind:
         raise ConfigError(["kind: cannot be overridden; choose a preset of that kind"], source)
     problems = check(config)
@@ -168,8 +169,18 @@ def from_yaml_sequential(text: str, source: str = "") -> SequentialRunConfig:
 
 def from_yaml_any(text: str, source: str = "") -> AnyConfig:
     """Read back what :func:`to_yaml` wrote, of either kind."""
-    raw = OmegaConf.to_container(OmegaConf.create(text))
-    return parse_any(cast(dict[str, Any], raw), [], source)
+    return parse_any(_read_yaml(text, source), [], source)
+
+
+def _read_yaml(text: str, source: str) -> dict[str, Any]:
+    """Read YAML as OmegaConf does: 1e-3 is a number, and a key given twice is an error."""
+    try:
+        raw = OmegaConf.to_container(OmegaConf.create(text))
+    except (OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
+        raise ConfigError([f"cannot be read as YAML ({' '.join(str(error).split())})"], source) from error
+    if not isinstance(raw, dict):
+        raise ConfigError(["the top level must be a mapping of keys to values"], source)
+    return cast(dict[str, Any], raw)
 
 
 def _parse_overrides(pairs: list[str], problems: list[str]) -> list[dict[str, Any]]:

@@ -164,8 +164,8 @@ def comparison_tables(comparison: Mapping[str, Any]) -> list[Table]:
             )
         notes = [
             f"Target: forget accuracy {number(entry['target_mean'])} on the selection split, "
-            f"{entry['level']:.0%} of the way from before down to chance; gap: what gamma could not close there. "
-            "gamma was chosen by forget accuracy alone.",
+            f"{entry['level']:.0%} of the way from before down to chance; "
+            "gap: what gamma could not close there. gamma was chosen by forget accuracy alone.",
             chance_note(before),
         ]
         tables.append(
