@@ -100,7 +100,7 @@ def test_no_training_text_of_any_domain_holds_a_test_prompt_of_any(family: str) 
         for template in relation.test[split]
     ]
     held = texts.lower()
-    assert len(prompts) > 1000
+    assert len(prompts) > 900
     assert [prompt for prompt in prompts if prompt.lower() in held] == []
 
 
@@ -252,7 +252,7 @@ def test_pretraining_states_every_fact_in_every_wording_of_training_and_tests() 
     data = load("fictional")
     stated = {example.prompt + example.text for example in pretraining()}
     facts = [example for example in pretraining() if example.domain != "general"]
-    assert len(facts) == 6 * 80 * 6  # domains, facts, wordings
+    assert len(facts) == 6 * 80 * 4  # domains, facts, wordings
     assert all(example.prompt and example.text[0] == " " for example in facts)
     for domain in data.domains():
         assert {example.text for example in data.training(domain, "forget")} <= stated
