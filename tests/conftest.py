@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from fedforget.config import ModelConfig, TinyModelConfig
 from fedforget.models import Backbone, load_backbone
 

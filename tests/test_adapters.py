@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+
 from fedforget.adapters import adapted_weights, deltas_applied, lora_attached, lora_factors
 from fedforget.config import LoraConfig
 from fedforget.errors import ModelError
 from fedforget.models import Backbone
 from fedforget.summaries import LoraFactors
-from torch import nn
 
 DOWN = "model.layers.{}.mlp.down_proj.weight"
 IDS = torch.arange(3, 15).reshape(2, 6)

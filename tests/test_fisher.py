@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+
 from fedforget.errors import DataError, ModelError
 from fedforget.fisher import empirical_fisher
 from fedforget.models import Backbone
-from torch import Tensor, nn
 
 NAMES = ["model.layers.1.mlp.down_proj.weight", "model.layers.0.self_attn.q_proj.weight"]
 
