@@ -12,6 +12,7 @@ from fedforget.projection.problem import Matrix, Problem, Vector, damages, damag
 GOAL = 1e-12
 _GOOD = 1e-10
 _MAX_STEPS = 200
+_PARTS = (1.0, 0.5, 0.25, 0.125)
 _SAMPLE = 1 << 16
 # Relative to a unit diagonal; makes the Hessian of duplicated clients invertible.
 _RIDGE = 1e-12
@@ -22,9 +23,9 @@ def solve_dual(problem: Problem, budgets: Vector, start: Vector | None = None) -
 
     Each step solves a small non-negative quadratic program with the negative Hessian (20), so a
     multiplier may fall as well as rise. Its right-hand side is that of the secular equations
-    ``b_k^(-1/2) = epsilon^(-1/2)``, which are nearly linear in the multipliers; where the step neither
-    halves the residual nor raises the dual enough, the plain gradient (13) is tried, and then one
-    exact coordinate sweep, which never lowers the dual.
+    ``b_k^(-1/2) = epsilon^(-1/2)``, which are nearly linear in the multipliers; where that step does not
+    raise the dual enough, the plain gradient (13) is tried, whole and in parts, and then one exact
+    coordinate sweep. The dual never falls, so the steps cannot cycle.
 
     Parameters
     ----------
@@ -42,23 +43,27 @@ def solve_dual(problem: Problem, budgets: Vector, start: Vector | None = None) -
     for _ in range(_MAX_STEPS):
         if residual <= GOAL or (best_residual <= _GOOD and stalled >= 3):
             break
-        for right_hand_side in (_secular(values, budgets), values - budgets):
-            trial = _newton(multipliers, hessian, right_hand_side)
-            if trial is None:
-                continue
-            trial_values, trial_hessian = _evaluate(problem, trial)
-            trial_residual = kkt_residual(problem, trial, trial_values, budgets)
-            if trial_residual <= 0.5 * residual or _ascends(problem, multipliers, trial, values, budgets):
-                break
-        else:
-            trial = coordinate_sweep(problem, multipliers, budgets)
-            trial_values, trial_hessian = _evaluate(problem, trial)
-            trial_residual = kkt_residual(problem, trial, trial_values, budgets)
-        multipliers, values, hessian, residual = trial, trial_values, trial_hessian, trial_residual
+        multipliers = _next(problem, multipliers, values, hessian, budgets)
+        values, hessian = _evaluate(problem, multipliers)
+        residual = kkt_residual(problem, multipliers, values, budgets)
         stalled = 0 if residual < 0.5 * best_residual else stalled + 1
         if residual < best_residual:
             best, best_residual = multipliers, residual
     return best
+
+
+def _next(problem: Problem, present: Vector, values: Vector, hessian: Matrix, budgets: Vector) -> Vector:
+    """Return the first of the candidate steps that raises the dual."""
+    secular = _newton(present, hessian, _secular(values, budgets))
+    if secular is not None and _ascends(problem, present, secular, values, budgets):
+        return secular
+    full = _newton(present, hessian, values - budgets)
+    if full is not None:
+        for part in _PARTS:
+            trial = np.asarray(present + part * (full - present))
+            if _ascends(problem, present, trial, values, budgets):
+                return trial
+    return coordinate_sweep(problem, present, budgets)
 
 
 def _start(problem: Problem, budgets: Vector) -> Vector:

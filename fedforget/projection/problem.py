@@ -166,8 +166,13 @@ def shrinkage(problem: Problem, multipliers: Vector) -> Vector:
 
 
 def recover(problem: Problem, multipliers: Vector, stabiliser: float = 0.0) -> Vector:
-    """Return the Lagrangian's minimiser, equation (12), in the caller's units; fp64 ``[n]``."""
-    return np.asarray(problem.base / (shrinkage(problem, multipliers) + stabiliser))
+    """Return the Lagrangian's minimiser, equation (12), in the caller's units; fp64 ``[n]``.
+
+    The stabiliser is added where a multiplier acts; elsewhere the base is returned bit for bit.
+    """
+    diagonal = shrinkage(problem, multipliers)
+    diagonal[diagonal > 1.0] += stabiliser
+    return np.asarray(problem.base / diagonal)
 
 
 def damages(problem: Problem, multipliers: Vector) -> Vector:
