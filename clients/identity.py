@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,14 +31,15 @@ def request(message: Message) -> tuple[RunConfig, ClientSpec | None, Mapping[str
         raise RunError(
             "the message carries no run configuration; does the server run this version of fedforget?"
         )
-    config = from_yaml(str(record[protocol.RUN_CONFIG]), source="the server's configuration")
+    config = _parsed(str(record[protocol.RUN_CONFIG]))
     text = record.get(protocol.CLIENT)
-    return config, spec_or_none(text), record
+    return config, protocol.spec_from_json(str(text)) if text else None, record
 
 
-def spec_or_none(text: object) -> ClientSpec | None:
-    """Read the client that a message names; ``None`` if it names none."""
-    return protocol.spec_from_json(str(text)) if text else None
+@functools.lru_cache(maxsize=2)
+def _parsed(text: str) -> RunConfig:
+    """Read a configuration; clients of one run in one process share it and leave it as it is."""
+    return from_yaml(text, source="the server's configuration")
 
 
 def declared(context: Context) -> ClientSpec | None:

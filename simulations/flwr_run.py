@@ -30,7 +30,7 @@ from simulations.bundle import app_directory
 from simulations.processes import MARK, end, new_mark
 from simulations.resources import federation, memory_warning
 
-_START = 60.0  # seconds for the SuperLink to answer
+_START = 120.0  # seconds for the SuperLink to answer
 
 
 def run_flower(

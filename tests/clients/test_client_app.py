@@ -1,0 +1,143 @@
+"""The ClientApp through Flower's messages: who a message is for, and what comes back."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+
+from clients.client_app import ClientError, app
+from clients.identity import declared
+from fedforget import protocol
+from fedforget.codecs import RAW, unpack
+from fedforget.config import ClientSpec, RunConfig, expand_clients
+from fedforget.errors import RunError
+from fedforget.presets import to_yaml
+from fedforget.protocol import Description
+
+NODE = {"client-id": "hospital", "role": "forget", "domain": "stars"}
+
+
+def context(**node: bool | int | float | str) -> Context:
+    return Context(run_id=1, node_id=7, node_config=node, state=RecordDict(), run_config={})
+
+
+def send(kind: str, config: RunConfig | None, node: Context, spec: ClientSpec | None = None) -> Message:
+    record = ConfigRecord()
+    if config is not None:
+        record[protocol.RUN_CONFIG] = to_yaml(config)
+    if spec is not None:
+        record[protocol.CLIENT] = protocol.spec_to_json(spec)
+    message = Message(RecordDict({protocol.CONFIG: record}), 7, kind)
+    message.metadata.__dict__["_message_id"] = "m1"
+    return app(message, node)
+
+
+def test_train_round_trip(config: RunConfig) -> None:
+    spec = expand_clients(config.clients)[0]
+    reply = send(protocol.UNLEARN, config, context(**{"partition-id": 0}), spec)
+    arrays = reply.content[protocol.ARRAYS]
+    assert all(array.stype == RAW for array in arrays.values())
+    info = reply.content[protocol.INFO]
+    buckets = [np.frombuffer(array.data, np.uint8) for array in arrays.values()]
+    summary = unpack(buckets, str(info[protocol.MANIFEST]))
+    summary.validate()
+    assert summary.client_id == spec.id
+    metrics = reply.content[protocol.METRICS]
+    assert metrics["num-examples"] == 8
+    assert metrics["steps"] == 2
+    assert reply.metadata.reply_to_message_id == "m1"
+
+
+def test_a_spec_in_the_message_replaces_the_node_as_a_whole(config: RunConfig) -> None:
+    spec = expand_clients(config.clients)[0]
+    named = send(protocol.EVALUATE, config, context(**NODE, data="/nowhere.jsonl"), spec)
+    plain = send(protocol.EVALUATE, config, context(), spec)
+    assert named.content[protocol.METRICS] == plain.content[protocol.METRICS]
+    assert named.content[protocol.METRICS]["loss"] > 0
+
+
+def test_a_deployed_node_trains_as_what_it_declares(config: RunConfig) -> None:
+    reply = send(protocol.UNLEARN, config, context(**NODE, **{"max-examples": 4}))
+    buckets = [np.frombuffer(array.data, np.uint8) for array in reply.content[protocol.ARRAYS].values()]
+    summary = unpack(buckets, str(reply.content[protocol.INFO][protocol.MANIFEST]))
+    assert (summary.client_id, summary.domain, summary.num_examples) == ("hospital", "stars", 4)
+
+
+def test_describe(config: RunConfig) -> None:
+    simulated = Description.from_properties(
+        send(protocol.DESCRIBE, config, context(**{"partition-id": 3})).content[protocol.INFO]
+    )
+    assert (simulated.client, simulated.partition) == (None, 3)
+    deployed = Description.from_properties(
+        send(protocol.DESCRIBE, config, context(**NODE)).content[protocol.INFO]
+    )
+    assert deployed.client == ClientSpec("hospital", "forget", "stars", 0, 1)
+    assert deployed.fingerprint == simulated.fingerprint
+    assert deployed.num_examples > 8
+
+
+@pytest.mark.parametrize(
+    ("node", "says"),
+    [
+        ({"client-id": "x"}, "gives client-id but no role"),
+        ({"role": "forget", "domain": "a"}, "no client-id"),
+        ({**NODE, "shard": 2, "num-shards": 2}, "'hospital': shard 2 of 2"),
+        ({**NODE, "max-examples": "many"}, "'hospital': max-examples .* is 'many', not a count"),
+        ({**NODE, "shard": True}, "not a count"),
+    ],
+)
+def test_a_bad_declaration_is_refused(node: dict[str, str | int], says: str) -> None:
+    with pytest.raises(RunError, match=says):
+        declared(context(**node))
+
+
+def test_nobody_is_named(config: RunConfig) -> None:
+    with pytest.raises(RunError, match="node 7: neither the message nor"):
+        send(protocol.UNLEARN, config, context(**{"partition-id": 0}))
+
+
+def test_a_message_without_a_configuration() -> None:
+    with pytest.raises(RunError, match="carries no run configuration"):
+        send(protocol.DESCRIBE, None, context())
+
+
+def test_an_error_names_the_client(config: RunConfig) -> None:
+    spec = ClientSpec("forget-x-0", "forget", "x", 0, 1)
+    with pytest.raises(ClientError, match="DataError: client 'forget-x-0'"):
+        send(protocol.UNLEARN, config, context(), spec)
+    # Steps that large leave nothing finite.
+    config.forget.training.learning_rate = 1e30
+    with pytest.raises(ClientError, match=r"TrainingError: client 'forget-herbs-0': "):
+        send(protocol.UNLEARN, config, context(), expand_clients(config.clients)[0])
+
+
+def test_the_simulation_process_works_where_the_packages_are(tmp_path: Path) -> None:
+    """Ray puts the working directory first on its workers' path; another checkout's packages must not win."""
+    code = (
+        "import sys; sys.argv[0] = '/usr/bin/' + sys.argv[1]\n"
+        "import clients, os, pathlib\n"
+        "root = str(pathlib.Path(clients.__file__).resolve().parents[1])\n"
+        "print(os.getcwd() == root, os.environ.get('FEDFORGET_CWD'))"
+    )
+    root = str(Path(__file__).resolve().parents[2])
+    env = {k: v for k, v in os.environ.items() if k != "FEDFORGET_CWD"} | {"PYTHONPATH": root}
+
+    def run(program: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", code, program],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.strip()
+
+    assert run("flwr-simulation") == f"True {tmp_path}"
+    assert run("flwr-clientapp") == "False None"

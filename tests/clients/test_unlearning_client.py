@@ -1,0 +1,148 @@
+"""One client: what it sends depends on its data and the run's seeds, on nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from clients.unlearning import UnlearningClient, cpu_share
+from fedforget import protocol
+from fedforget.adapters import adapted_weights
+from fedforget.codecs import unpack
+from fedforget.config import ClientSpec, RunConfig, expand_clients
+from fedforget.errors import DataError, ModelError
+from fedforget.models import cached_backbone
+from fedforget.summaries import ClientSummary, LoraFactors
+from fedforget.training import encode
+
+
+def specs(config: RunConfig) -> dict[str, ClientSpec]:
+    return {spec.id: spec for spec in expand_clients(config.clients)}
+
+
+def sent(config: RunConfig, name: str) -> tuple[list[bytes], dict[str, object]]:
+    buckets, _, metrics = UnlearningClient(config, specs(config)[name], threads=1).fit([], {})
+    return [bucket.tobytes() for bucket in buckets], metrics
+
+
+def summary(config: RunConfig, name: str) -> ClientSummary:
+    buckets, metrics = sent(config, name)
+    arrays = [np.frombuffer(bucket, np.uint8) for bucket in buckets]
+    return unpack(arrays, str(metrics[protocol.MANIFEST]))
+
+
+def test_the_summary_fits_the_backbone(config: RunConfig) -> None:
+    found = summary(config, "forget-herbs-0")
+    backbone = cached_backbone(config.model, config.seeds.model)
+    found.validate()
+    found.check_against(adapted_weights(backbone.model, config.lora))
+    assert (found.client_id, found.role, found.domain, found.num_examples) == (
+        "forget-herbs-0",
+        "forget",
+        "herbs",
+        8,
+    )
+    assert all(isinstance(delta, LoraFactors) for delta in found.deltas.values())
+    assert all(f.dtype == torch.bfloat16 for f in found.fisher.values())
+    assert any(delta.dense().abs().max() > 0 for delta in found.deltas.values())
+
+
+def test_a_client_sends_the_same_before_and_after_another(config: RunConfig) -> None:
+    first, _ = sent(config, "forget-herbs-0")
+    sent(config, "retain-birds-0")
+    again, _ = sent(config, "forget-herbs-0")
+    other, _ = sent(config, "forget-herbs-1")
+    assert first == again
+    assert first != other
+
+
+def test_the_training_seed_matters(config: RunConfig) -> None:
+    first, _ = sent(config, "forget-herbs-0")
+    config.seeds.training = 1
+    assert sent(config, "forget-herbs-0")[0] != first
+
+
+def test_the_fisher_is_that_of_the_untrained_backbone(config: RunConfig) -> None:
+    """More training changes the task vector, not the Fisher."""
+    short = summary(config, "retain-birds-0")
+    config.retain.training.steps = 5
+    long = summary(config, "retain-birds-0")
+    assert all(torch.equal(short.fisher[name], long.fisher[name]) for name in short.fisher)
+    assert any(not torch.equal(short.deltas[n].dense(), long.deltas[n].dense()) for n in short.deltas)  # type: ignore[union-attr]
+
+
+def test_the_fisher_may_be_taken_at_another_precision(config: RunConfig) -> None:
+    same = summary(config, "retain-birds-0")
+    config.model.fisher_precision = "bf16"
+    other = summary(config, "retain-birds-0")
+    # bf16 has 8 bits of precision, squared and averaged over 4 sequences.
+    for name, fisher in same.fisher.items():
+        a, b = fisher.float(), other.fisher[name].float()
+        assert not torch.equal(a, b)
+        assert float((a - b).norm() / a.norm()) < 0.1
+
+
+def test_properties_describe_the_client(config: RunConfig) -> None:
+    spec = specs(config)["forget-stars-0"]
+    found = protocol.Description.from_properties(UnlearningClient(config, spec).get_properties({}))
+    assert found.client == spec
+    assert found.num_examples == 8
+    assert found.fingerprint == cached_backbone(config.model, config.seeds.model).fingerprint
+
+
+def test_the_local_loss_is_the_mean_over_target_tokens(config: RunConfig) -> None:
+    spec = specs(config)["retain-birds-0"]
+    loss, count, metrics = UnlearningClient(config, spec, threads=1).evaluate([], {})
+    from fedforget.data import client_examples
+
+    backbone = cached_backbone(config.model, config.seeds.model)
+    total, tokens = 0.0, 0
+    for one in encode(backbone.tokenizer, client_examples(config, spec), config.data.max_length):
+        with torch.no_grad():
+            scores = backbone.model(input_ids=one.input_ids[None]).logits[0].float().log_softmax(-1)
+        for i, label in enumerate(one.labels.tolist()):
+            if i and label != -100:
+                total -= float(scores[i - 1, label])
+                tokens += 1
+    assert count == 8
+    assert metrics == {"role": "retain", "tokens": tokens}
+    assert loss == pytest.approx(total / tokens, rel=1e-5)
+
+
+def test_the_local_loss_with_an_update(config: RunConfig) -> None:
+    client = UnlearningClient(config, specs(config)["retain-birds-0"], threads=1)
+    shapes = adapted_weights(cached_backbone(config.model, config.seeds.model).model, config.lora)
+    names = list(shapes)
+
+    def loss(value: float) -> float:
+        arrays = [np.full(shapes[name], value, np.float32).reshape(-1).view(np.uint8) for name in names]
+        return client.evaluate(arrays, {"tensors": names, "dtypes": ["float32"] * len(names)})[0]
+
+    plain = client.evaluate([], {})[0]
+    assert loss(0.0) == plain
+    assert loss(0.5) != plain
+    assert client.evaluate([], {})[0] == plain
+    with pytest.raises(ModelError, match="client 'retain-birds-0'"):
+        client.evaluate([np.zeros(4, np.uint8)], {"tensors": ["x"], "dtypes": ["float32"]})
+    with pytest.raises(ModelError, match="wrong size"):
+        client.evaluate(
+            [np.zeros(4, np.uint8)] * len(names), {"tensors": names, "dtypes": ["float32"] * len(names)}
+        )
+
+
+def test_a_client_without_data_says_so(config: RunConfig) -> None:
+    spec = dataclasses.replace(specs(config)["forget-herbs-0"], domain="nowhere")
+    with pytest.raises(DataError, match=r"client 'forget-herbs-0'.*nowhere"):
+        UnlearningClient(config, spec).fit([], {})
+
+
+def test_threads_are_given_back() -> None:
+    before = torch.get_num_threads()
+    with cpu_share(before + 1):
+        assert torch.get_num_threads() == before + 1
+    with cpu_share(None):
+        assert torch.get_num_threads() == before
+    assert torch.get_num_threads() == before
