@@ -82,6 +82,8 @@ def _module(config: SequentialRunConfig) -> list[str]:
         problems.append(f"module.dropout: {module.dropout} is outside [0, 1)")
     if not module.targets:
         problems.append("module.targets: name at least one layer to adapt, e.g. [q_proj, v_proj]")
+    if any(layer < 0 for layer in module.layers):
+        problems.append(f"module.layers: {module.layers} holds a negative block number")
     beyond = [name for name in module.feedforward if name not in module.targets]
     if beyond:
         problems.append(f"module.feedforward: {beyond[0]!r} is not among module.targets")

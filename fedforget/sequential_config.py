@@ -46,6 +46,7 @@ class ModuleConfig:
     alpha: float = 16.0  # lora, dora
     dropout: float = 0.0  # lora, dora
     targets: list[str] = field(default_factory=lambda: ["q_proj", "v_proj"])
+    layers: list[int] = field(default_factory=list)  # blocks of the encoder, from 0; empty means all
     # ia3: those of the targets whose input is scaled instead of their output
     feedforward: list[str] = field(default_factory=list)
     # How the head of a module of depth 1 begins: "backbone" copies the frozen classifier's own

@@ -196,6 +196,11 @@ def load_facts(seed: int) -> FactData:
     return FactData(_relations(), _general(), seed, "family 'facts'")
 
 
+def relations() -> dict[str, Relation]:
+    """Return the real-world relations by domain."""
+    return dict(_relations())
+
+
 @functools.cache
 def _relations() -> dict[str, Relation]:
     described: dict[str, Any] = json.loads((_FOLDER / "relations.json").read_text(encoding="utf-8"))[

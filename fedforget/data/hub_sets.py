@@ -1,0 +1,175 @@
+"""Labelled tables through ``datasets``: by hub id, or from local parquet, JSON or CSV files of the same schema."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedforget.errors import DataError, nearest
+from fedforget.sequential_config import RecordsConfig
+
+_READERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv"}
+
+
+@dataclass(frozen=True)
+class HubSet:
+    """Where a data set is on the hub, and what its columns are called.
+
+    Attributes
+    ----------
+    path, subset : str
+        Hub id, and configuration name (empty: none).
+    inputs : tuple of str
+        Column of the image or text; two for pairs of texts.
+    label : str
+        Column of the class.
+    test : str
+        Split that accuracy is measured on. For GLUE it is a validation split: the test labels are
+        not public.
+    """
+
+    path: str
+    subset: str
+    inputs: tuple[str, ...]
+    label: str
+    test: str = "test"
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """One split: ids, the input columns side by side, classes, and class names."""
+
+    ids: tuple[str, ...]
+    columns: tuple[Sequence[Any], ...]
+    labels: NDArray[np.int64]
+
+
+def load_tables(cfg: RecordsConfig, known: HubSet, inputs: tuple[str, ...]) -> tuple[Table, Table, tuple[str, ...]]:
+    """Load the training and the test split.
+
+    Parameters
+    ----------
+    cfg : RecordsConfig
+        ``path`` (a hub id, or a local directory), ``subset``, the splits, ``columns.id`` and ``columns.label``.
+    known : HubSet
+        The family's own.
+    inputs : tuple of str
+        Names of the input columns.
+
+    Returns
+    -------
+    Table, Table, tuple of str
+        Training, test, and the names of the classes.
+
+    Raises
+    ------
+    DataError
+        The data set, a split or a column is missing; a label is absent or not a class.
+    """
+    path, label = cfg.path or known.path, cfg.columns.label or known.label
+    splits = (cfg.train_split, cfg.test_split or known.test)
+    if splits[0] == splits[1]:
+        raise DataError(f"data.test_split: is {splits[1]!r}, the training split; accuracy needs other records")
+    loaded = [_split(path, cfg.subset or known.subset, split) for split in splits]
+    for split, rows in zip(splits, loaded, strict=True):
+        for column in (*inputs, label, *([cfg.columns.id] if cfg.columns.id else [])):
+            if column not in rows.column_names:
+                raise DataError(
+                    f"{path}, split {split!r}: there is no column {column!r}{nearest(column, rows.column_names)}; "
+                    f"it has {', '.join(rows.column_names)}; name yours under data.columns"
+                )
+        if not len(rows):
+            raise DataError(f"{path}, split {split!r}: holds no record")
+    names = _class_names(loaded, label)
+    tables = []
+    for split, rows in zip(splits, loaded, strict=True):
+        ids = _ids(rows, cfg, split, path, test=split == splits[1])
+        classes = _classes(rows, label, names, f"{path}, split {split!r}")
+        tables.append(Table(ids, tuple(list(rows[column]) for column in inputs), classes))
+    return tables[0], tables[1], names
+
+
+def _split(path: str, subset: str, split: str) -> Any:
+    from datasets import load_dataset
+    from datasets.utils.logging import disable_progress_bar, enable_progress_bar
+
+    folder = Path(path).expanduser()
+    options: dict[str, Any]
+    if folder.exists():
+        files = _local_files(folder, subset, split)
+        source = _READERS[files[0].suffix]
+        options = {"data_files": {split: [str(file) for file in files]}}
+    elif path.startswith((".", "/", "~")) or path.count("/") > 1 or not path:
+        raise DataError(f"data.path: there is no directory {path!r}; give a local directory or a hub id")
+    else:
+        source, options = path, {"name": subset or None}
+    disable_progress_bar()
+    try:
+        return load_dataset(source, split=split, **options)
+    except Exception as error:  # datasets raises many kinds; none of them says what to do
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(
+            f"{path}, split {split!r}: cannot be loaded ({why}); check the name and the network, or give "
+            "data.path=<a local directory that holds the data set's files>"
+        ) from error
+    finally:
+        enable_progress_bar()
+
+
+def _local_files(folder: Path, subset: str, split: str) -> list[Path]:
+    if not folder.is_dir():
+        raise DataError(
+            f"data.path: {folder} is a file; give the directory that holds {split}.parquet (or .json, .csv) "
+            "and the test split beside it"
+        )
+    inside = folder / subset if subset and (folder / subset).is_dir() else folder
+    found = sorted(
+        file
+        for file in inside.rglob("*")
+        if file.suffix in _READERS and file.stem.split("-")[0] == split and file.is_file()
+    )
+    if not found:
+        raise DataError(f"data.path: {inside} holds no {split}.parquet, .json, .jsonl or .csv")
+    kinds = {file.suffix for file in found}
+    if len(kinds) > 1:
+        raise DataError(f"data.path: {inside} holds split {split!r} as {' and '.join(sorted(kinds))}; keep one")
+    return found
+
+
+def _class_names(splits: Sequence[Any], label: str) -> tuple[str, ...]:
+    named = getattr(splits[0].features[label], "names", None)
+    if named:
+        return tuple(named)
+    values = {value for rows in splits for value in rows[label]}
+    values -= {None, -1}
+    if all(isinstance(value, int) for value in values):
+        return tuple(str(i) for i in range(max(values, default=0) + 1))
+    return tuple(sorted(map(str, values)))
+
+
+def _classes(rows: Any, label: str, names: tuple[str, ...], where: str) -> NDArray[np.int64]:
+    position = {name: i for i, name in enumerate(names)}
+    classes = []
+    for i, value in enumerate(rows[label]):
+        found = value if isinstance(value, int) else position.get(str(value), -1)
+        if not 0 <= found < len(names):
+            raise DataError(
+                f"{where}, row {i}: its label is {value!r}; every record needs one of {', '.join(names[:12])}"
+            )
+        classes.append(found)
+    return np.asarray(classes, dtype=np.int64)
+
+
+def _ids(rows: Any, cfg: RecordsConfig, split: str, path: str, *, test: bool) -> tuple[str, ...]:
+    prefix = f"{cfg.family}-test" if test else cfg.family
+    if not cfg.columns.id:
+        return tuple(f"{prefix}-{i:06d}" for i in range(len(rows)))
+    ids = tuple(f"{prefix}-{value}" for value in rows[cfg.columns.id])
+    if len(set(ids)) < len(ids):
+        raise DataError(f"{path}, split {split!r}: column {cfg.columns.id!r} repeats a value; ids must be distinct")
+    return ids

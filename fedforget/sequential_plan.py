@@ -1,0 +1,109 @@
+"""A FedSGT plan: the groups of slices, the sequences, and what each prefix is trained on."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedforget.errors import PlanError
+from fedforget.sequences import PrefixTree, Slice, balanced_groups, barycentre_groups, plan_sequences
+from fedforget.sequential_config import SequentialRunConfig
+
+Prefix = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SequentialPlan:
+    """Groups and sequences.
+
+    Attributes
+    ----------
+    groups : tuple of tuples of Slice
+        Slices of group 0, 1, ...
+    sequences : tuple of tuples of int
+        Orders of the groups.
+    """
+
+    groups: tuple[tuple[Slice, ...], ...]
+    sequences: tuple[Prefix, ...]
+
+    @functools.cached_property
+    def tree(self) -> PrefixTree:
+        """The distinct prefixes."""
+        return PrefixTree(self.sequences)
+
+    def slices(self, prefix: Sequence[int]) -> tuple[Slice, ...]:
+        """Return the slices of the prefix's groups, ordered by client and slice.
+
+        Raises
+        ------
+        PlanError
+            A group that is not there.
+        """
+        for group in prefix:
+            if not 0 <= group < len(self.groups):
+                raise PlanError(f"prefix {tuple(prefix)}: there is no group {group}; there are {len(self.groups)}")
+        return tuple(sorted(item for group in prefix for item in self.groups[group]))
+
+    def clients(self, prefix: Sequence[int]) -> tuple[str, ...]:
+        """Return the clients that hold data of the prefix's groups, in order."""
+        return tuple(sorted({item.client_id for item in self.slices(prefix)}))
+
+    def client_slices(self, prefix: Sequence[int], client_id: str) -> tuple[int, ...]:
+        """Return the client's slices in the prefix's groups, in order; empty if it has none there."""
+        return tuple(item.slice_id for item in self.slices(prefix) if item.client_id == client_id)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "groups": [[list(item) for item in group] for group in self.groups],
+            "sequences": [list(sequence) for sequence in self.sequences],
+        }
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> SequentialPlan:
+        """The inverse of :meth:`as_dict`."""
+        return cls.of(value["groups"], value["sequences"])
+
+    @classmethod
+    def of(cls, groups: Iterable[Iterable[Sequence[Any]]], sequences: Iterable[Sequence[int]]) -> SequentialPlan:
+        """Make a plan of plain values, such as a ledger returns: groups of (client, slice, size)."""
+        return cls(
+            tuple(tuple(Slice(*item) for item in group) for group in groups),
+            tuple(tuple(int(group) for group in sequence) for sequence in sequences),
+        )
+
+
+def make_plan(
+    config: SequentialRunConfig, slices: Iterable[Slice], embeddings: Mapping[Any, Any] | None = None
+) -> SequentialPlan:
+    """Group the slices and choose the sequences that a configuration asks for.
+
+    Parameters
+    ----------
+    config : SequentialRunConfig
+        ``grouping``, ``sequences`` and ``seeds.grouping``.
+    slices : iterable of Slice
+        What the clients declared.
+    embeddings : mapping of (client, slice) to array, optional
+        Mean embedding of each slice; needed for the barycentre grouping.
+
+    Raises
+    ------
+    PlanError
+        A grouping or a set of sequences that cannot be made, or embeddings that are missing.
+    """
+    declared = sorted(slices)
+    grouping, seed = config.grouping, config.seeds.grouping
+    budget = grouping.client_budget or None
+    if grouping.method == "barycentre":
+        if embeddings is None:
+            raise PlanError("grouping.method: barycentre needs the slices' embeddings, and none were given")
+        points = {item: embeddings[item[:2]] for item in declared if item[:2] in embeddings}
+        groups = barycentre_groups(declared, points, grouping.groups, seed, budget)
+    else:
+        groups = balanced_groups(declared, grouping.groups, seed, budget)
+    sequences = plan_sequences(grouping.groups, config.sequences.budget, list(config.sequences.prior) or None)
+    return SequentialPlan.of(groups, sequences)
