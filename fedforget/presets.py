@@ -174,10 +174,13 @@ def from_yaml_any(text: str, source: str = "") -> AnyConfig:
 
 def _read_yaml(text: str, source: str) -> dict[str, Any]:
     """Read YAML as OmegaConf does: 1e-3 is a number, and a key given twice is an error."""
+    raw: Any
     try:
         raw = OmegaConf.to_container(OmegaConf.create(text))
     except (OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
         raise ConfigError([f"cannot be read as YAML ({' '.join(str(error).split())})"], source) from error
+    except AssertionError:  # how OmegaConf says that the text is a bare number
+        raw = None
     if not isinstance(raw, dict):
         raise ConfigError(["the top level must be a mapping of keys to values"], source)
     return cast(dict[str, Any], raw)
