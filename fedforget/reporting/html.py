@@ -93,7 +93,18 @@ def warnings(record: Mapping[str, Any], metrics: Mapping[str, Any], merge: Mappi
         found.append(
             f"{len(loose)} tensors have a projection that is not certified optimal, among them {min(loose)}."
         )
-    for entry in (metrics.get("comparison") or {}).get("levels", []):
+    comparison = metrics.get("comparison") or {"levels": []}
+    unknown = [
+        domain
+        for domain, one in comparison.get("select_before", {}).items()
+        if one["accuracy"] - one["chance"] <= comparison["tolerance"]
+    ]
+    if unknown:
+        found.append(
+            f"The backbone hardly knew {', '.join(unknown)} before (accuracy near chance): "
+            "there was nothing to forget, and a match there says nothing."
+        )
+    for entry in comparison["levels"]:
         for name, one in entry["methods"].items():
             where = f"Comparison at level {entry['level']:g}, {name}"
             if not one["matched"]:

@@ -11,6 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from fedforget.files import atomic_path
+from fedforget.reporting.tables import short, varied
 
 _MARKERS = "osD^vPX*<>ph"
 
@@ -78,18 +79,8 @@ def save(figure: Figure, path: Path) -> None:
 
 def _label(one: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> str:
     """Name a curve by its method and by those parameters that the sweep varies."""
-    name = str(one["pretty"])
-    siblings = [other["parameters"] for other in results if other["method"] == one["method"]]
-    varied = [
-        key
-        for key in one["parameters"]
-        if key != "gamma" and len({str(parameters.get(key)) for parameters in siblings}) > 1
-    ]
-    return ", ".join([name, *(f"{key} {_short(one['parameters'][key])}" for key in varied)])
-
-
-def _short(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    names = varied(one, results)
+    return ", ".join([str(one["pretty"]), *(f"{name} {short(one['parameters'][name])}" for name in names)])
 
 
 def _figure(

@@ -200,19 +200,28 @@ def sweep_table(results: Sequence[Mapping[str, Any]]) -> Table:
     rows = []
     for one in results:
         metrics = one["metrics"]
-        rest = ", ".join(
-            f"{name} {_value(value)}" for name, value in one["parameters"].items() if name != "gamma"
-        )
+        rest = ", ".join(f"{name} {short(one['parameters'][name])}" for name in varied(one, results))
         gamma = one["parameters"].get("gamma")
         measured = [accuracy(metrics.get(role)) for role in roles]
         shown = "-" if gamma is None else f"{float(gamma):.3g}"
         rows.append([one["pretty"], shown, rest, *measured, perplexity(metrics), collapse(metrics)])
     notes = [chance_note(results[-1]["metrics"])] if results else []
-    columns = ["method", "gamma", "other parameters", *(_word(role) for role in roles), "perplexity", "flags"]
+    columns = ["method", "gamma", "varied", *(_word(role) for role in roles), "perplexity", "flags"]
     return Table("Sweep", columns, rows, notes)
 
 
-def _value(value: Any) -> str:
+def varied(one: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the parameters but gamma in which the settings of a result's method differ."""
+    siblings = [other["parameters"] for other in results if other["method"] == one["method"]]
+    return [
+        name
+        for name in one["parameters"]
+        if name != "gamma" and len({str(parameters.get(name)) for parameters in siblings}) > 1
+    ]
+
+
+def short(value: Any) -> str:
+    """Format a parameter's value."""
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 

@@ -136,7 +136,7 @@ class Merging:
 
     bos_token_id = None
     eos_token_id = 0
-    eos_token = "</s>"  # noqa: S105
+    eos_token = "</s>"
 
     def __call__(self, text: str) -> dict[str, list[int]]:
         return {"input_ids": [ord(c) for c in text.replace("xy", "z")] + [0]}
