@@ -1,0 +1,94 @@
+"""What a FedSGT run's directory says: its configuration, plan, live modules, and deletions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fedforget.classifiers import load_classifier
+from fedforget.errors import RunError
+from fedforget.files import read_json
+from fedforget.modules import PrefixModule
+from fedforget.presets import from_yaml_sequential
+from fedforget.sequences.ledger import Ledger
+from fedforget.sequential_config import SequentialRunConfig
+from fedforget.sequential_plan import Prefix, SequentialPlan
+from fedforget.serving import Predictor
+
+LEDGER = "ledger.sqlite"
+
+
+class SequentialRun:
+    """A run directory of FedSGT, for reading.
+
+    Parameters
+    ----------
+    path : Path
+        Holds ``run.json``, ``ledger.sqlite`` and the modules that the ledger names.
+
+    Raises
+    ------
+    RunError
+        The directory is not a FedSGT run.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).expanduser().resolve()
+        for name in ("run.json", LEDGER):
+            if not (self.path / name).is_file():
+                raise RunError(f"{self.path}: not the directory of a FedSGT run (it has no {name})")
+        record: dict[str, Any] = read_json(self.path / "run.json")
+        self.config: SequentialRunConfig = from_yaml_sequential(
+            record["config"], source=str(self.path / "run.json")
+        )
+        self.ledger = Ledger(self.path / LEDGER, read_only=True)
+
+    def plan(self) -> SequentialPlan:
+        """Return the plan of the current generation."""
+        return SequentialPlan.of(self.ledger.groups(), self.ledger.sequences())
+
+    def modules(self) -> dict[Prefix, PrefixModule]:
+        """Load every active module, checked against the hash on record.
+
+        Raises
+        ------
+        ModelError
+            A file is missing, damaged, or not the one that was recorded.
+        """
+        return {
+            prefix: PrefixModule.load(self.path / entry.path, entry.sha256)
+            for prefix, entry in self.ledger.live_modules().items()
+        }
+
+    def without(self) -> dict[tuple[str, int], tuple[str, ...] | None]:
+        """Return what was deleted from each slice of the plan: record ids, or None for all of it."""
+        gone: dict[tuple[str, int], tuple[str, ...] | None] = {}
+        for group in self.ledger.groups():
+            for client, slice_id, _ in group:
+                names = self.ledger.deleted_records(client, slice_id)
+                if names is None or names:
+                    gone[client, slice_id] = names
+        return gone
+
+    def predictor(self, rule: str | None = None) -> Predictor:
+        """Return what serves now, by the configuration's rule or another."""
+        serving = self.config.serving
+        return Predictor(
+            load_classifier(self.config),
+            self.config.module,
+            self.modules(),
+            self.ledger.sequences(),
+            rule or serving.rule,
+            serving.batch_size,
+        )
+
+
+def open_predictor(run: str | Path, rule: str | None = None) -> Predictor:
+    """Open a run directory and return what serves now; see :class:`Predictor`.
+
+    Raises
+    ------
+    RunError, LedgerError, ModelError
+        The run, its ledger or a module cannot be read.
+    """
+    return SequentialRun(run).predictor(rule)
