@@ -64,9 +64,21 @@ def demo(
     backend: Where = Backend.RAY,
 ) -> None:
     """Forget something, and show what it cost: a run, a comparison of methods, and a report."""
+    from rich.console import Console
+
+    from fedforget.reporting import rich
     from simulations.demo import run_demo
 
-    run_demo(preset, overrides or [], out, parse_seeds(seeds), backend.value, typer.echo)
+    console = Console()
+    run_demo(
+        lambda name, pairs, target: run_preset(name, pairs, target, backend),
+        preset,
+        overrides or [],
+        out,
+        parse_seeds(seeds),
+        show=lambda table: console.print(rich(table)),
+        say=typer.echo,
+    )
 
 
 def run_preset(preset: str, overrides: list[str], out: Path | None, backend: Backend) -> RunDirectory:
