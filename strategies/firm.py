@@ -6,19 +6,19 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from logging import INFO, WARNING
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
 from fedforget import protocol
-from fedforget.codecs import RAW
 from fedforget.config import RunConfig
 from fedforget.errors import FedForgetError, RunError
 from fedforget.presets import to_yaml
 from fedforget.runs import RunDirectory
-from fedforget.updates import UPDATE, load_update, merge_to, needs_fisher, uncertified
+from fedforget.updates import UPDATE, merge_to, needs_fisher, uncertified
 from strategies.dispatch import Task, dispatch, error_reason, raise_failures
+from strategies.records import timed, update_record
 from strategies.roles import Assignment, discover
 from strategies.spool import Spool
 
@@ -142,9 +142,9 @@ class Firm(Strategy):
         result = Result()
         timings: dict[str, float] = {}
         if evaluate_fn:
-            with _timed(timings, "evaluate_before"):
+            with timed(timings, "evaluate_before"):
                 self._keep(result.evaluate_metrics_serverapp, 0, evaluate_fn(0, arrays))
-        with _timed(timings, "clients"):
+        with timed(timings, "clients"):
             self.configure_train(1, arrays, ConfigRecord() if train_config is None else train_config, grid)
             specs = {a.spec.id: a.spec for a in self.assignments}
             failed = dispatch(
@@ -156,7 +156,7 @@ class Firm(Strategy):
                 total=len(self.assignments),
             )
             raise_failures(failed, "the round cannot be completed")
-        with _timed(timings, "merge"):
+        with timed(timings, "merge"):
             merged, metrics = self.aggregate_train(1, [])
         if merged is not None:
             result.arrays = merged
@@ -171,7 +171,7 @@ class Firm(Strategy):
             raise_failures(failed, "the clients' evaluation")
             self._keep(result.evaluate_metrics_clientapp, 1, self.aggregate_evaluate(1, replies))
         if evaluate_fn:
-            with _timed(timings, "evaluate_after"):
+            with timed(timings, "evaluate_after"):
                 self._keep(result.evaluate_metrics_serverapp, 1, evaluate_fn(1, result.arrays))
         self.run.update(timings={name: round(seconds, 3) for name, seconds in timings.items()})
         log(INFO, "Finished in %.1f s", sum(timings.values()))
@@ -285,7 +285,7 @@ class Firm(Strategy):
         loose = uncertified(record)
         if loose:
             log(WARNING, "%d tensors are not certified optimal, the first is %s", len(loose), loose[0])
-        sizes = {name: (self.run.merged / UPDATE).stat().st_size for name in ("update-bytes",)}
+        size = (self.run.merged / UPDATE).stat().st_size
         clients = {
             s.client_id: {"role": s.role, "domain": s.domain, "num_examples": s.num_examples}
             for s in summaries
@@ -298,7 +298,7 @@ class Firm(Strategy):
             },
             bytes={
                 "received": sum(int(facts["bytes"]) for facts in self.spool.received.values()),
-                "update": sizes["update-bytes"],
+                "update": size,
             },
         )
         metrics = MetricRecord(
@@ -307,35 +307,12 @@ class Firm(Strategy):
                 "tensors": len(self.shapes),
                 "uncertified-tensors": len(loose),
                 "merge-seconds": time.monotonic() - started,
-                **sizes,
+                "update-bytes": size,
             }
         )
-        return (_record(self.run) if self.keep_arrays else None), metrics
+        return (update_record(self.run) if self.keep_arrays else None), metrics
 
     @staticmethod
     def _keep(history: dict[int, MetricRecord], server_round: int, metrics: MetricRecord | None) -> None:
         if metrics is not None:
             history[server_round] = metrics
-
-
-class _timed:  # noqa: N801
-    """Measure a block's wall time in seconds."""
-
-    def __init__(self, timings: dict[str, float], name: str) -> None:
-        self._timings, self._name = timings, name
-
-    def __enter__(self) -> None:
-        self._start = time.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        self._timings[self._name] = time.monotonic() - self._start
-
-
-def _record(run: RunDirectory) -> ArrayRecord:
-    import torch
-
-    arrays = {}
-    for name, tensor in load_update(run.merged).items():
-        raw = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-        arrays[name] = Array(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), RAW, raw)
-    return ArrayRecord(arrays)
