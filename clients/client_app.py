@@ -11,9 +11,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 
-from clients import identity
+from clients import identity, sequential_messages
 from clients.unlearning import UnlearningClient, describe_node
 from fedforget import protocol
+from fedforget import sequential_protocol as sequential
 from fedforget.codecs import RAW, Bucket
 from fedforget.config import ClientSpec, RunConfig
 
@@ -23,6 +24,8 @@ app = ClientApp()
 @app.query(protocol.DESCRIBE.partition(".")[2])
 def describe(message: Message, context: Context) -> Message:
     """Say who this node is; a deployed node declares its client, a simulated one its number."""
+    if sequential_messages.concerns(message):
+        return sequential_messages.describe(message, context)
     config, _, _ = identity.request(message)
     spec = identity.declared(context)
     if spec is not None:
@@ -38,6 +41,24 @@ def describe(message: Message, context: Context) -> Message:
 def unlearn(message: Message, context: Context) -> Message:
     """Train one client and send its summary."""
     return fit(message, context, UnlearningClient)
+
+
+@app.query(sequential.SLICES.partition(".")[2])
+def slices(message: Message, context: Context) -> Message:
+    """Declare one client's slices (FedSGT)."""
+    return sequential_messages.slices(message, context)
+
+
+@app.train(sequential.SEQUENTIAL.partition(".")[2])
+def train_sequential(message: Message, context: Context) -> Message:
+    """Train one client's share of a round's modules (FedSGT)."""
+    return sequential_messages.train(message, context)
+
+
+@app.query(sequential.RELEASE.partition(".")[2])
+def release(message: Message, context: Context) -> Message:
+    """Drop what one client cached for a run (FedSGT)."""
+    return sequential_messages.release(message, context)
 
 
 Make = Callable[[RunConfig, ClientSpec, int | None], NumPyClient]

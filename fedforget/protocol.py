@@ -74,6 +74,8 @@ class Description:
         A simulated node's number, -1 for a deployed one.
     num_examples : int
         The declared client's training examples, 0 without one.
+    client_id : str
+        The client of a FedSGT run that a deployed node declares; empty where it declares none.
     """
 
     fingerprint: str
@@ -81,6 +83,7 @@ class Description:
     client: ClientSpec | None = None
     partition: int = -1
     num_examples: int = 0
+    client_id: str = ""
 
     def to_properties(self) -> dict[str, str | int]:
         """Return it as the flat scalars that a Flower record or ``get_properties`` holds."""
@@ -90,6 +93,7 @@ class Description:
             CLIENT: spec_to_json(self.client) if self.client else "",
             "partition-id": self.partition,
             "num-examples": self.num_examples,
+            "client-id": self.client_id,
         }
 
     @classmethod
@@ -109,6 +113,7 @@ class Description:
                 client=spec_from_json(str(properties[CLIENT])) if properties[CLIENT] else None,
                 partition=int(properties["partition-id"]),
                 num_examples=int(properties["num-examples"]),
+                client_id=str(properties.get("client-id", "")),
             )
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise RunError(

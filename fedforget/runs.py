@@ -10,10 +10,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from fedforget.config import RunConfig
 from fedforget.errors import RunError
 from fedforget.files import atomic_path, home, read_json, write_json
-from fedforget.presets import from_yaml, to_yaml
+from fedforget.presets import AnyConfig, from_yaml, from_yaml_sequential, to_yaml
+from fedforget.sequential_config import SequentialRunConfig
 from fedforget.summaries import ClientSummary
 
 _PACKAGES = ("fedforget", "flwr", "ray", "torch", "transformers", "peft", "numpy", "safetensors")
@@ -44,7 +47,7 @@ class RunDirectory:
             )
 
     @classmethod
-    def create(cls, path: str | Path, config: RunConfig, preset: str, overrides: str = "") -> RunDirectory:
+    def create(cls, path: str | Path, config: AnyConfig, preset: str, overrides: str = "") -> RunDirectory:
         """Create the directory and write ``run.json``.
 
         Raises
@@ -83,6 +86,27 @@ class RunDirectory:
         return from_yaml(self.record["config"], source=str(self.path / "run.json"))
 
     @property
+    def sequential(self) -> SequentialRunConfig:
+        """The whole configuration of a FedSGT run.
+
+        Raises
+        ------
+        ConfigError
+            The run is of another kind.
+        """
+        return from_yaml_sequential(self.record["config"], source=str(self.path / "run.json"))
+
+    @property
+    def ledger(self) -> Path:
+        """The ledger of a FedSGT run."""
+        return self.path / "ledger.sqlite"
+
+    @property
+    def modules(self) -> Path:
+        """Where the modules of a FedSGT run are, by hash."""
+        return self.path / "modules"
+
+    @property
     def summaries(self) -> Path:
         """Where client summaries are spooled, one directory per client id."""
         return self.path / "summaries"
@@ -107,7 +131,8 @@ class RunDirectory:
 
     def update(self, **sections: Any) -> None:
         """Add or replace top-level sections of ``run.json``."""
-        write_json(self.path / "run.json", {**self.record, **sections})
+        with self._lock():
+            write_json(self.path / "run.json", {**self.record, **sections})
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -117,7 +142,12 @@ class RunDirectory:
 
     def update_metrics(self, **sections: Any) -> None:
         """Add or replace top-level sections of ``metrics.json``."""
-        write_json(self.path / "metrics.json", {**self.metrics, **sections})
+        with self._lock():
+            write_json(self.path / "metrics.json", {**self.metrics, **sections})
+
+    def _lock(self) -> FileLock:
+        # A deletion may come while another process trains: neither may undo what the other wrote.
+        return FileLock(self.path / ".lock", timeout=60)
 
 
 def default_path(name: str, parent: Path | None = None) -> Path:

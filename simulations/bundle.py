@@ -30,6 +30,7 @@ clientapp = "clients.client_app:app"
 config = "firm-tiny"
 overrides = ""
 out = ""
+action = ""
 """
 
 

@@ -39,6 +39,7 @@ def run_flower(
     out: str | Path = "",
     *,
     say: Callable[[str], None] = print,
+    action: str = "",
 ) -> RunDirectory:
     """Run a preset in a simulated federation (Flower's Ray backend).
 
@@ -52,6 +53,9 @@ def run_flower(
         The run's directory; empty for a new one in ``$FEDFORGET_HOME/runs``.
     say : callable
         Where to tell what is going on.
+    action : str
+        ``"carry on"``: train what is due in the FedSGT run in ``out``, by its own configuration;
+        ``preset`` and ``overrides`` are not used then.
 
     Returns
     -------
@@ -64,16 +68,16 @@ def run_flower(
     RunError
         The run failed, with its reason.
     """
-    config = presets.load(preset, overrides)
+    config = RunDirectory(out).sequential if action else presets.load_any(preset, overrides)
     size = federation(config)
     warning = memory_warning(config, size.actors)
     if warning:
         say(f"warning: {warning}")
     path = (Path(out).expanduser() if out else default_path(config.name)).resolve()
-    if preset not in presets.presets():
+    if not action and preset not in presets.presets():
         preset = str(presets.find(preset).resolve())
     say(f"{size.nodes} simulated nodes, {size.actors} client(s) at once; run directory {path}")
-    settings = {"config": preset, "overrides": overrides, "out": str(path)}
+    settings = {"config": preset, "overrides": overrides, "out": str(path), "action": action}
     with _superlink() as link:
         status, details = link.run(app_directory(link.home), size.flower(), settings, say)
     return _outcome(path, status, details)
@@ -203,6 +207,9 @@ def _environment(folder: Path, mark: str) -> dict[str, str]:
         "FEDFORGET_CWD": os.getcwd(),
         "FEDFORGET_HOME": str(home()),
         "PYTHONUNBUFFERED": "1",
+        "PYTHONWARNINGS": os.environ.get(
+            "PYTHONWARNINGS", "ignore::DeprecationWarning,ignore::FutureWarning"
+        ),
         "NO_PROXY": ",".join(filter(None, [os.environ.get("NO_PROXY", ""), "127.0.0.1", "localhost"])),
     }
     # The simulation process merges and evaluates with all CPUs; Ray gives each client its share.

@@ -130,7 +130,7 @@ def task_identity(run_id: int = 1) -> Iterator[None]:
         TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id = kept
 
 
-def run_inline(preset: str, overrides: str = "", out: str | Path = "") -> RunDirectory:
+def run_inline(preset: str, overrides: str = "", out: str | Path = "", *, action: str = "") -> RunDirectory:
     """Run a preset in this process, clients one after another.
 
     Parameters
@@ -141,6 +141,8 @@ def run_inline(preset: str, overrides: str = "", out: str | Path = "") -> RunDir
         ``key=value`` pairs, separated by spaces.
     out : str or Path
         The run's directory; empty for a new one in ``$FEDFORGET_HOME/runs``.
+    action : str
+        As for :func:`simulations.flwr_run.run_flower`.
 
     Returns
     -------
@@ -154,10 +156,11 @@ def run_inline(preset: str, overrides: str = "", out: str | Path = "") -> RunDir
     from clients.client_app import app as client_app
     from simulations.server_app import app as server_app
 
-    config = presets.load(preset, overrides)
+    config = RunDirectory(out).sequential if action else presets.load_any(preset, overrides)
     count = config.simulation.nodes
     path = Path(out) if out else default_path(config.name)
     settings: dict[str, Scalar] = {"config": preset, "overrides": overrides, "out": str(path.resolve())}
+    settings["action"] = action
     nodes = [{"partition-id": i, "num-partitions": count} for i in range(count)]
     with task_identity():
         grid = InlineGrid(client_app, nodes, settings)

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 
 from fedforget.config import RunConfig
+from fedforget.presets import AnyConfig
+from fedforget.sequential_config import SequentialRunConfig
 
 
 def base() -> Path:
@@ -22,15 +24,27 @@ def absolute(path: str, root: Path | None = None) -> str:
     return str(expanded if expanded.is_absolute() else ((root or base()) / expanded).resolve())
 
 
-def with_absolute_paths(config: RunConfig, root: Path | None = None) -> RunConfig:
+def with_absolute_paths(config: AnyConfig, root: Path | None = None) -> AnyConfig:
     """Return the configuration with its data and model paths made absolute.
 
     A model path is changed only where a directory of that name is there: it can also be a hub id.
     """
     root = root or base()
+    if not isinstance(config, RunConfig):
+        return _sequential(config, root)
     data = dataclasses.replace(config.data, path=absolute(config.data.path, root))
     clients = [dataclasses.replace(group, path=absolute(group.path, root)) for group in config.clients]
     model = config.model
     if not model.path.startswith("package:") and (root / model.path).is_dir():
         model = dataclasses.replace(model, path=absolute(model.path, root))
     return dataclasses.replace(config, data=data, clients=clients, model=model)
+
+
+def _sequential(config: SequentialRunConfig, root: Path) -> SequentialRunConfig:
+    """Do the same for a FedSGT run, whose data path can be a hub id as well."""
+    data, model = config.data, config.model
+    if data.path and (root / Path(data.path).expanduser()).exists():
+        data = dataclasses.replace(data, path=absolute(data.path, root))
+    if (root / Path(model.path).expanduser()).is_dir():
+        model = dataclasses.replace(model, path=absolute(model.path, root))
+    return dataclasses.replace(config, data=data, model=model)

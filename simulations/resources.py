@@ -8,8 +8,9 @@ from pathlib import Path
 
 import psutil
 
-from fedforget.config import RunConfig
+from fedforget.config import ModelConfig
 from fedforget.errors import RunError
+from fedforget.presets import AnyConfig
 
 # Python, torch, transformers and Ray in one process, measured; bytes.
 _PROCESS = 700 * 2**20
@@ -68,7 +69,7 @@ def available_gpus() -> int:
     return torch.cuda.device_count()
 
 
-def federation(config: RunConfig, cpus: int | None = None, gpus: int | None = None) -> Federation:
+def federation(config: AnyConfig, cpus: int | None = None, gpus: int | None = None) -> Federation:
     """Fit a configuration's federation to this machine.
 
     Raises
@@ -94,7 +95,7 @@ def federation(config: RunConfig, cpus: int | None = None, gpus: int | None = No
     return Federation(wanted.nodes, wanted.cpus_per_client, wanted.gpus_per_client, used, gpus or 0)
 
 
-def memory_warning(config: RunConfig, actors: int, available: int | None = None) -> str:
+def memory_warning(config: AnyConfig, actors: int, available: int | None = None) -> str:
     """Return a sentence if the clients that run at once will probably not fit, else nothing.
 
     The estimate counts one backbone per client that runs at once and one for the server, a second
@@ -103,7 +104,7 @@ def memory_warning(config: RunConfig, actors: int, available: int | None = None)
 
     Parameters
     ----------
-    config : RunConfig
+    config : RunConfig or SequentialRunConfig
     actors : int
         Clients that run at once.
     available : int, optional
@@ -113,8 +114,8 @@ def memory_warning(config: RunConfig, actors: int, available: int | None = None)
     if parameters is None:
         return ""
     model = config.model
-    backbone = parameters * _BYTES[model.precision]
-    if model.fisher_precision not in {"same", model.precision}:
+    backbone = parameters * (_BYTES[model.precision] if isinstance(model, ModelConfig) else 4.0)
+    if isinstance(model, ModelConfig) and model.fisher_precision not in {"same", model.precision}:
         backbone += parameters * _BYTES[model.fisher_precision]
     on_gpu = config.simulation.gpus_per_client > 0
     where = "GPU" if on_gpu else "RAM"
@@ -131,10 +132,10 @@ def memory_warning(config: RunConfig, actors: int, available: int | None = None)
     )
 
 
-def parameter_count(config: RunConfig) -> int | None:
+def parameter_count(config: AnyConfig) -> int | None:
     """Return about how many parameters the backbone has, or ``None`` where that needs a download."""
     model = config.model
-    if model.path == "tiny":
+    if isinstance(model, ModelConfig) and model.path == "tiny":
         tiny = model.tiny
         return tiny.layers * 16 * tiny.width**2 + 2 * 4096 * tiny.width
     folder = Path(model.path)

@@ -1,4 +1,4 @@
-"""The ServerApp: one unlearning run, from a preset to a report."""
+"""The ServerApp: one run, from a preset to its results. The preset's kind says which method."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ import clients  # noqa: F401
 from fedforget import presets
 from fedforget.config import RunConfig
 from fedforget.errors import RunError
+from fedforget.presets import AnyConfig
 from fedforget.runs import RunDirectory, default_path
 from fedforget.updates import load_update
 from simulations.paths import absolute, with_absolute_paths
+from simulations.sequential import train_sequential
 from strategies.firm import Firm
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run what ``config`` names, with ``overrides``, and write it to ``out``."""
     settings = context.run_config
+    if settings.get("action"):
+        carry_on(grid, str(settings.get("out") or ""))
+        return
     preset = str(settings.get("config") or "firm-tiny")
     overrides = str(settings.get("overrides") or "")
     run_unlearning(grid, preset, overrides, str(settings.get("out") or ""))
@@ -63,11 +68,34 @@ def run_unlearning(
     FedForgetError
         The run cannot be done. ``run.json`` then says so, with the reason.
     """
-    config = with_absolute_paths(presets.load(absolute_preset(preset), overrides))
+    config = with_absolute_paths(presets.load_any(absolute_preset(preset), overrides))
     run = open_run(config, preset, overrides, out)
+    _run(grid, config, run, poll)
+    return run
+
+
+def carry_on(grid: Grid, out: str, *, poll: float = 0.2) -> RunDirectory:
+    """Train what is due in a FedSGT run that is there already: after a repair, or of a new generation.
+
+    Raises
+    ------
+    FedForgetError
+        The directory is no FedSGT run, or the training cannot be done.
+    """
+    run = RunDirectory(absolute(out))
+    config = run.sequential
+    run.update(status="running", error=None)
+    _run(grid, config, run, poll)
+    return run
+
+
+def _run(grid: Grid, config: AnyConfig, run: RunDirectory, poll: float) -> None:
     log(INFO, "Run directory: %s", run.path)
     try:
-        _unlearn(grid, config, run, poll)
+        if isinstance(config, RunConfig):
+            _unlearn(grid, config, run, poll)
+        else:
+            train_sequential(grid, config, run, poll)
     except BaseException as error:
         reason = f"{type(error).__name__}: {error}"
         run.update(status="failed", error=reason, finished=time.strftime("%Y-%m-%dT%H:%M:%S%z"))
@@ -75,7 +103,6 @@ def run_unlearning(
         raise
     run.update(status="completed", error=None, finished=time.strftime("%Y-%m-%dT%H:%M:%S%z"))
     log(INFO, "The run is complete: %s", run.path)
-    return run
 
 
 def absolute_preset(preset: str) -> str:
@@ -86,7 +113,7 @@ def absolute_preset(preset: str) -> str:
     return str(path) if path.is_file() else preset
 
 
-def open_run(config: RunConfig, preset: str, overrides: str, out: str) -> RunDirectory:
+def open_run(config: AnyConfig, preset: str, overrides: str, out: str) -> RunDirectory:
     """Create the run's directory, or open an unfinished run of the same configuration.
 
     Raises

@@ -13,9 +13,9 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from fedforget import protocol
-from fedforget.config import ClientGroup, ClientSpec, RunConfig, expand_clients
+from fedforget.config import ClientSpec, RunConfig, expand_clients
 from fedforget.errors import RunError, nearest
-from fedforget.presets import to_yaml
+from fedforget.presets import AnyConfig, to_yaml
 from fedforget.protocol import Description
 from fedforget.summaries import is_client_id
 from strategies.dispatch import Task, dispatch, raise_failures
@@ -60,7 +60,7 @@ def wait_for_nodes(grid: Grid, count: int, timeout: float, poll: float = 0.5) ->
 
 
 def describe(
-    grid: Grid, nodes: list[int], config: RunConfig, *, timeout: float, poll: float = 0.2
+    grid: Grid, nodes: list[int], config: AnyConfig, *, timeout: float, poll: float = 0.2
 ) -> dict[int, Description]:
     """Ask every node who it is.
 
@@ -249,11 +249,6 @@ def discover(
     return assignments
 
 
-def groups(assignments: list[Assignment]) -> list[ClientGroup]:
-    """Return the clients that take part as configuration groups, for the run's record."""
-    counts = Counter((a.spec.role, a.spec.domain) for a in assignments)
-    return [ClientGroup(role=r, domain=d, count=n) for (r, d), n in sorted(counts.items())]
-
-
 def _who(node: int, description: Description) -> str:
-    return f"client {description.client.id!r}" if description.client else f"node {node}"
+    name = description.client.id if description.client else description.client_id
+    return f"client {name!r}" if name else f"node {node}"

@@ -1,0 +1,163 @@
+"""Deletion requests from people and files: read, checked against the data, and carried out in the ledger."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedforget.data.corpora import load_corpus
+from fedforget.data.holdings import Holdings, holdings
+from fedforget.errors import DataError, nearest
+from fedforget.runs import RunDirectory
+from fedforget.sequences.ledger import UNKNOWN, Deletion, Ledger, Outcome
+
+KEYS = ("request", "client", "slice", "records")
+
+
+def deletion(
+    client: str, slice_id: int | None, records: Sequence[str] | None, request_id: str = ""
+) -> Deletion:
+    """Return a request; without an id it gets one that is made of its content.
+
+    Asking for the same twice is then the same request, which is answered as before.
+    """
+    named = None if records is None else tuple(sorted(set(records)))
+    if not request_id:
+        content = json.dumps([client, slice_id, named])
+        request_id = f"auto-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+    return Deletion(request_id, client, slice_id, named)
+
+
+def read_requests(path: Path) -> list[Deletion]:
+    """Read requests from a file: one JSON object a line.
+
+    Keys: ``client``, and optionally ``slice`` (a number), ``records`` (a list of record ids in that
+    slice) and ``request`` (an id). Blank lines are skipped.
+
+    Raises
+    ------
+    DataError
+        A line that is no request; names the file and the line.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from error
+    found: dict[str, tuple[int, Deletion]] = {}
+    ordered = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        request = _request(line, f"{path}, line {number}")
+        first, known = found.setdefault(request.request_id, (number, request))
+        if known != request:
+            raise DataError(
+                f"{path}, line {number}: request {request.request_id!r} was given in line {first} "
+                "for other data; give each request its own id"
+            )
+        if known is request:
+            ordered.append(request)
+    if not ordered:
+        raise DataError(f"{path}: holds no request; write one JSON object a line")
+    return ordered
+
+
+def forget(run: RunDirectory, requests: Sequence[Deletion]) -> list[Outcome]:
+    """Carry out requests, in order and in one transaction, and answer each.
+
+    Requests that name records the slice never had are answered as unknown and not carried out; the
+    others are. What is answered as deleted is on disk.
+
+    Raises
+    ------
+    LedgerError
+        A malformed request, a request id used before for other data, or a ledger that cannot be
+        written. Nothing was changed then.
+    """
+    with Ledger(run.ledger) as ledger:
+        refused = _unknown_records(run, ledger, requests)
+        carried = ledger.request_deletions([one for one in requests if one.request_id not in refused])
+        answered = {outcome.request_id: outcome for outcome in carried} | refused
+        note_head(run, ledger)
+    return [answered[one.request_id] for one in requests]
+
+
+def note_head(run: RunDirectory, ledger: Ledger) -> None:
+    """Note the ledger's last event in ``run.json``, so that a ledger set back to before it shows."""
+    head = ledger.head()
+    run.update(ledger_head={"number": head.number, "sha256": head.sha256})
+
+
+def held(run: RunDirectory) -> Holdings:
+    """Return which records each client of a run holds, deleted ones included."""
+    config = run.sequential
+    return holdings(config.data, load_corpus(config.data, config.seeds.data).federated, config.seeds.data)
+
+
+def _request(line: str, where: str) -> Deletion:
+    try:
+        raw = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: is not JSON ({error})") from error
+    if not isinstance(raw, dict):
+        raise DataError(f'{where}: is not a JSON object; write e.g. {{"client": "client-00", "slice": 1}}')
+    for key in raw:
+        if key not in KEYS:
+            raise DataError(f"{where}: unknown key {key!r}{nearest(key, KEYS)}; keys: {', '.join(KEYS)}")
+    client = raw.get("client")
+    if not isinstance(client, str) or not client:
+        raise DataError(f"{where}: 'client' is missing or is not a text; name the client whose data it is")
+    return deletion(client, _slice(raw, where), _records(raw, where), _text(raw, where))
+
+
+def _slice(raw: Mapping[str, Any], where: str) -> int | None:
+    value = raw.get("slice")
+    if value is None:
+        if raw.get("records") is not None:
+            raise DataError(f"{where}: names records but no slice; name the slice that they are in")
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise DataError(f"{where}: 'slice' is {value!r}, not a number of a slice")
+    return value
+
+
+def _records(raw: Mapping[str, Any], where: str) -> list[str] | None:
+    value = raw.get("records")
+    if value is None:
+        return None
+    if not isinstance(value, list) or not value or not all(isinstance(one, str) and one for one in value):
+        raise DataError(f"{where}: 'records' is not a list of record ids; leave it out to delete the slice")
+    return value
+
+
+def _text(raw: Mapping[str, Any], where: str) -> str:
+    value = raw.get("request", "")
+    if not isinstance(value, str):
+        raise DataError(f"{where}: 'request' is {value!r}, not a text")
+    return value
+
+
+def _unknown_records(run: RunDirectory, ledger: Ledger, requests: Iterable[Deletion]) -> dict[str, Outcome]:
+    """Answer the requests that name records which their slice never had."""
+    refused: dict[str, Outcome] = {}
+    naming = [one for one in requests if one.records is not None]
+    if not naming:
+        return refused
+    data, left = held(run), len(ledger.live_modules())
+    for one in naming:
+        records = data.get(one.client, {}).get(one.slice_id if one.slice_id is not None else -1)
+        if records is None:
+            continue  # the ledger has the words for an unknown client or slice
+        strange = sorted(set(map(str, one.records or ())) - set(records))
+        if strange:
+            message = (
+                f"client {one.client!r}, slice {one.slice_id} has no record {strange[0]!r}"
+                f"{nearest(strange[0], records)}; nothing was changed"
+            )
+            refused[one.request_id] = Outcome(
+                one.request_id, UNKNOWN, message, ledger.generation(), (), (), left
+            )
+    return refused

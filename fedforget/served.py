@@ -1,0 +1,48 @@
+"""What a FedSGT run serves now, and how well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedforget.data.corpora import load_corpus
+from fedforget.runs import RunDirectory
+from fedforget.sequences.ledger import Ledger
+from fedforget.sequential_runs import open_predictor
+from fedforget.serving import ServiceEndedError
+
+
+def measure(run: RunDirectory, rule: str | None = None) -> dict[str, Any]:
+    """Measure the accuracy of what a run serves on its test records.
+
+    Parameters
+    ----------
+    run : RunDirectory
+    rule : str, optional
+        ``AllSeq``, ``MinSeq`` or ``LongSeq``; the configuration's by default.
+
+    Returns
+    -------
+    dict
+        ``accuracy`` (None where service has ended), ``records`` it was measured on, ``rule``, live
+        ``modules``, distinct served ``prefixes``, and the ``generation``.
+    """
+    config = run.sequential
+    rule = rule or config.serving.rule
+    test = load_corpus(config.data, config.seeds.data).test
+    try:
+        accuracy: float | None = open_predictor(run.path, rule).accuracy(test)
+    except ServiceEndedError:
+        accuracy = None
+    return {"accuracy": accuracy, "records": len(test), "rule": rule, **state(run)}
+
+
+def state(run: RunDirectory) -> dict[str, Any]:
+    """Return what is live: ``modules``, distinct served ``prefixes``, ``generation``, ``deleted`` groups."""
+    with Ledger(run.ledger, read_only=True, verify=False) as ledger:
+        served = [prefix for prefix in dict.fromkeys(ledger.served_prefixes()) if prefix]
+        return {
+            "modules": len(ledger.live_modules()),
+            "prefixes": [list(prefix) for prefix in served],
+            "generation": ledger.generation(),
+            "deleted": sorted(ledger.deleted_groups()),
+        }

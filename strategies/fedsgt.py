@@ -1,0 +1,429 @@
+"""FedSGT as a Flower strategy: one module per ordered prefix of groups, phase by phase."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping
+from logging import INFO, WARNING
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from flwr.supercore import log
+
+from fedforget import sequential_protocol as words
+from fedforget.errors import FedForgetError, LedgerError, RunError
+from fedforget.modules import PrefixModule
+from fedforget.presets import to_yaml
+from fedforget.runs import RunDirectory
+from fedforget.sequences.ledger import Ledger
+from fedforget.sequential_config import SequentialRunConfig
+from fedforget.sequential_plan import Prefix, SequentialPlan
+from fedforget.sequential_training import FedAvg
+from strategies.dispatch import Task, dispatch, error_reason, raise_failures
+from strategies.sequential_roles import discover_clients, request
+from strategies.sequential_round import Outbox, Snapshot, requests_of
+from strategies.sequential_setup import Regroup, Setup
+from strategies.sequential_spool import Request, ResultSpool
+
+Shapes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+
+
+class FedSGT(Strategy):
+    """Sequential group training over a prefix tree (FedSGT), with a ledger of what was trained.
+
+    Phase i trains the module of every prefix of i groups: all of them in the same rounds, one
+    message per client and round. Each client trains on its records of the prefix's groups, on top
+    of the frozen modules of the shorter prefixes; the results are averaged by number of examples.
+    Modules are written to ``modules/`` under their hash and entered in ``ledger.sqlite``.
+
+    Every client that holds data of a prefix is needed: where one is missing, the run ends with a
+    :class:`RunError` that names it. Started again on the same run directory, the strategy trains
+    what the ledger says is missing: after a crash, after a repair, or of a new generation. A
+    deletion that comes meanwhile takes the modules of its group out of the training.
+
+    Parameters
+    ----------
+    config : SequentialRunConfig
+    run : RunDirectory
+    shapes : mapping of str to (tuple of int, dtype)
+        The tensors of a module.
+    fingerprint : str
+        The backbone's; clients with another one are refused.
+    regroup : mapping, optional
+        Begin a new generation: group what remains afresh, and train on that. ``generation`` is
+        the one that it follows (nothing is done where that has been done already); ``groups`` and
+        ``sequences``, where given, are used instead of the configuration's.
+    poll : float
+        Seconds between two rounds of asking for replies.
+    """
+
+    def __init__(
+        self,
+        config: SequentialRunConfig,
+        run: RunDirectory,
+        shapes: Shapes,
+        fingerprint: str,
+        *,
+        regroup: Regroup | None = None,
+        poll: float = 0.2,
+    ) -> None:
+        self.config = config
+        self.run = run
+        self.fingerprint = fingerprint
+        self.regroup = dict(regroup or {})
+        self.poll = poll
+        self.clients: dict[str, int] = {}
+        self.trained: list[Prefix] = []
+        self.spool = ResultSpool(run.path / "spool", shapes)
+        self.outbox = Outbox(run.path)
+        self._text = to_yaml(config)
+        if not run.record.get("run_id"):
+            run.update(run_id=secrets.token_hex(8))
+        self._run_id = str(run.record["run_id"])
+        self._ledger: Ledger | None = None
+        self._plan: SequentialPlan | None = None
+        self._keys: dict[Prefix, str] = {}
+        self._snapshot = Snapshot({}, {}, {})
+        self._asked: dict[str, list[Request]] = {}
+        self._messages: dict[str, Message] = {}
+        self._all: dict[Prefix, list[Request]] = {}
+        self._current: dict[Prefix, PrefixModule] = {}
+        self._lacking: dict[str, list[str]] = {}
+        self._keep = "[]"
+        self._traffic = {"messages": 0, "bytes_sent": 0, "bytes_received": 0, "client_seconds": 0.0}
+
+    @property
+    def ledger(self) -> Ledger:
+        """The run's ledger; opened by :meth:`prepare`."""
+        if self._ledger is None:
+            raise RunError("the strategy has not been started; call start or prepare first")
+        return self._ledger
+
+    @property
+    def plan(self) -> SequentialPlan:
+        """The current generation's plan; made or read by :meth:`prepare`."""
+        if self._plan is None:
+            raise RunError("the strategy has not been started; call start or prepare first")
+        return self._plan
+
+    def summary(self) -> None:
+        """Log the strategy as a tree."""
+        config = self.config
+        log(INFO, "\t├──> Clients: %d, %d slices each", config.data.clients, config.data.slices)
+        log(INFO, "\t├──> Groups: %d, %s", config.grouping.groups, config.grouping.method)
+        log(INFO, "\t├──> Sequences: %d", config.sequences.budget)
+        log(INFO, "\t├──> Module: %s and head", config.module.kind)
+        log(INFO, "\t└──> Training: %d round(s) per phase, %d local epoch(s)",
+            config.training.rounds_per_phase, config.training.local_epochs)  # fmt: skip
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int = 0,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Train every module that is due.
+
+        Parameters
+        ----------
+        grid : Grid
+        initial_arrays : ArrayRecord, optional
+            Not sent: every client loads the same frozen backbone by itself.
+        num_rounds : int
+            0, or the plan's own number: phases times rounds per phase.
+        timeout : float, optional
+            Seconds for the replies of one round; ``config.simulation.timeout`` by default.
+        train_config, evaluate_config : ConfigRecord, optional
+            Not used.
+        evaluate_fn : callable, optional
+            Called after the last phase with its round.
+
+        Returns
+        -------
+        Result
+            Figures of each round. The modules are in the run's directory.
+
+        Raises
+        ------
+        RunError
+            A client is missing, failed, or sent what cannot be averaged; names each and why.
+        """
+        del train_config, evaluate_config
+        timeout = self.config.simulation.timeout if timeout is None else timeout
+        arrays = ArrayRecord() if initial_arrays is None else initial_arrays
+        started = time.monotonic()
+        log(INFO, "Starting %s:", type(self).__name__)
+        self.summary()
+        result = Result()
+        self.prepare(grid, timeout)
+        per_phase = self.config.training.rounds_per_phase
+        rounds = self.plan.tree.max_depth * per_phase
+        if num_rounds not in (0, rounds):
+            raise RunError(f"this plan takes {rounds} rounds, not {num_rounds}; set num_rounds=0")
+        for server_round in range(1, rounds + 1):
+            self.configure_train(server_round, arrays, ConfigRecord(), grid)
+            if not self._keys:
+                continue
+            self._collect(grid, timeout)
+            _, metrics = self.aggregate_train(server_round, [])
+            if metrics is not None:
+                result.train_metrics_clientapp[server_round] = metrics
+        self._release(grid, timeout)
+        shutil.rmtree(self.spool.folder, ignore_errors=True)
+        if evaluate_fn and (metrics := evaluate_fn(rounds, arrays)) is not None:
+            result.evaluate_metrics_serverapp[rounds] = metrics
+        self._note(time.monotonic() - started)
+        log(INFO, "%d modules trained in %.1f s", len(self.trained), time.monotonic() - started)
+        return result
+
+    def prepare(self, grid: Grid, timeout: float) -> None:
+        """Find the clients, and open the ledger; a new one is created with a plan for their slices."""
+        self.clients = discover_clients(grid, self.config, self.fingerprint, timeout=timeout, poll=self.poll)
+        setup = Setup(grid, self.config, self.run, self.clients, self._run_id, timeout, self.poll)
+        self._ledger, self._plan = setup.open(self.regroup)
+        tree = self.plan.tree
+        log(INFO, "Plan: %d groups, %d sequences, %d modules, %d phases",
+            len(self.plan.groups), len(self.plan.sequences), len(tree), tree.max_depth)  # fmt: skip
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Return this round's messages: one per client that has data for a module that is due.
+
+        Results that are on disk from an interrupted attempt are not asked for again.
+        """
+        del arrays, config, grid
+        per_phase = self.config.training.rounds_per_phase
+        depth, step = (server_round - 1) // per_phase + 1, (server_round - 1) % per_phase + 1
+        if step == 1:
+            self._begin_phase(depth)
+        self._asked, self._messages = {}, {}
+        if not self._keys:
+            return []
+        all_requests = requests_of(
+            self.plan, self._keys, self._snapshot, self._current, step, self.config.seeds.training
+        )
+        self._all = {}
+        for one in all_requests:
+            self._all.setdefault(one.work.prefix, []).append(one)
+            if not self.spool.holds(one):
+                self._asked.setdefault(one.client_id, []).append(one)
+        log(INFO, "[PHASE %d, ROUND %d/%d] %d modules, %d clients",
+            depth, step, per_phase, len(self._keys), len(self._asked))  # fmt: skip
+        self._keep = self._cacheable()
+        self._messages = {name: self._message(name) for name in sorted(self._asked)}
+        return list(self._messages.values())
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Keep the replies that are given, average each module, and in a phase's last round record it.
+
+        Raises
+        ------
+        RunError
+            A result is missing or not usable; names each client and why.
+        """
+        failed: dict[str, str] = {}
+        by_message = {message.metadata.message_id: name for name, message in self._messages.items()}
+        for reply in replies:
+            name = by_message.get(reply.metadata.reply_to_message_id, "")
+            if not name:
+                log(WARNING, "Ignored a reply that answers no message of this round")
+            elif reply.has_error():
+                failed[name] = error_reason(reply)
+            else:
+                try:
+                    self._receive(name, reply)
+                except FedForgetError as error:
+                    failed[name] = str(error)
+        for requests in self._all.values():
+            for one in requests:
+                if one.client_id not in failed and not self.spool.holds(one):
+                    failed[one.client_id] = f"no result for module {list(one.work.prefix)}"
+        raise_failures(failed, "the round cannot be completed")
+        last = server_round % self.config.training.rounds_per_phase == 0
+        examples = 0
+        for prefix in self._all:
+            module, examples_here = self._average(prefix)
+            examples += examples_here
+            if last:
+                self._record(prefix, module, examples_here)
+            else:
+                self._current[prefix] = module
+                self.outbox.hold(module)
+        if last:
+            self._current.clear()
+            self.outbox.drop_held()
+        return None, MetricRecord(
+            {"modules": len(self._keys), "clients": len(self._asked), "examples": examples}
+        )
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Ask nothing: what is served is measured by the server, on the test records."""
+        del server_round, arrays, config, grid
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Return nothing; see :meth:`configure_evaluate`."""
+        del server_round, replies
+        return None
+
+    def due(self, depth: int) -> dict[Prefix, str]:
+        """Return the modules of one depth that are to be trained, each with its data key."""
+        live, gone = self.ledger.live_modules(), self.ledger.deleted_groups()
+        found: dict[Prefix, str] = {}
+        for prefix in self.plan.tree.depth(depth):
+            if prefix in live or not gone.isdisjoint(prefix) or (depth > 1 and prefix[:-1] not in live):
+                continue
+            try:
+                found[prefix] = self.ledger.data_key(prefix)
+            except LedgerError:  # deleted this very moment
+                continue
+        return found
+
+    def _begin_phase(self, depth: int) -> None:
+        # Data keys before anything else that the ledger says of the data: a deletion that comes
+        # later changes them, and the ledger then refuses the module.
+        keys = self.due(depth)
+        self._snapshot = Snapshot.of(self.ledger, self.plan)
+        live = self._snapshot.live
+        self._keys = {
+            prefix: key for prefix, key in keys.items() if all(prefix[:i] in live for i in range(1, depth))
+        }
+        self._current.clear()
+        self.outbox.drop_held()
+
+    def _cacheable(self) -> str:
+        live = {module.sha256 for module in self.ledger.live_modules().values()}
+        return json.dumps(sorted(live | {module.sha256 for module in self._current.values()}))
+
+    def _message(self, name: str, resend: Iterable[str] | None = None) -> Message:
+        asked = self._asked[name]
+        needed = dict.fromkeys(sha for one in asked for sha in one.work.needs)
+        modules = self.outbox.unsent(name, needed) if resend is None else list(resend)
+        without = self._snapshot.without.get(name, {})
+        slices = {i for one in asked for i in one.work.slices}
+        message = request(
+            self.clients[name],
+            words.SEQUENTIAL,
+            "train",
+            self._text,
+            name,
+            self._run_id,
+            {i: gone for i, gone in without.items() if i in slices},
+            {
+                words.WORK: words.work_to_json(one.work for one in asked),
+                words.MODULES: json.dumps(modules),
+                words.KEEP: self._keep,
+            },
+        )
+        self._traffic["messages"] += 1
+        self._traffic["bytes_sent"] += self.outbox.attach(message, name, modules)
+        return message
+
+    def _collect(self, grid: Grid, timeout: float) -> None:
+        tasks = [Task(name, message) for name, message in self._messages.items()]
+        sent: dict[str, set[str]] = {}
+        while tasks:
+            self._lacking = {}
+            failed = dispatch(grid, tasks, self._receive, timeout=timeout, poll=self.poll)
+            for name, lacking in self._lacking.items():
+                again = sorted(set(lacking) & sent.get(name, set()))
+                if again:
+                    failed[name] = (
+                        f"it says that it lacks module {again[0][:12]}..., which was sent to it twice"
+                    )
+                sent.setdefault(name, set()).update(lacking)
+            raise_failures(failed, "the round cannot be completed")
+            tasks = [
+                Task(name, self._message(name, lacking)) for name, lacking in sorted(self._lacking.items())
+            ]
+        self.outbox.forget_bytes()
+
+    def _receive(self, name: str, reply: Message) -> None:
+        outcome = self.spool.receive(name, self._asked.get(name, []), reply)
+        if "missing" in outcome:
+            needed = {sha for one in self._asked[name] for sha in one.work.needs}
+            unknown = sorted(set(outcome["missing"]) - needed)
+            if unknown:
+                raise RunError(f"it asks for module {unknown[0][:12]}..., which it does not need")
+            self._lacking[name] = outcome["missing"]
+            return
+        self._traffic["bytes_received"] += outcome["bytes"]
+        self._traffic["client_seconds"] += outcome["seconds"]
+
+    def _average(self, prefix: Prefix) -> tuple[PrefixModule, int]:
+        requests = sorted(self._all[prefix], key=lambda one: one.client_id)
+        average = FedAvg()
+        for one in requests:  # one client's tensors in memory at a time
+            average.add(one.client_id, one.examples, self.spool.load(one).tensors)
+        return PrefixModule(prefix, average.result()), average.num_examples
+
+    def _record(self, prefix: Prefix, module: PrefixModule, examples: int) -> None:
+        path = self.run.modules / f"{module.sha256}.safetensors"
+        if not path.is_file():
+            module.save(path)
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())  # the ledger's entry must not outlive the file
+        requests = self._all[prefix]
+        try:
+            self.ledger.record_module(
+                prefix,
+                data_key=self._keys[prefix],
+                sha256=module.sha256,
+                path=str(path.relative_to(self.run.path)),
+                participants=[one.client_id for one in requests],
+                examples=examples,
+            )
+        except LedgerError:
+            if not self._changed(prefix):
+                raise
+            path.unlink(missing_ok=True)
+            log(WARNING, "\tmodule %s: data it was trained on were deleted meanwhile; dropped", list(prefix))
+        else:
+            self.trained.append(prefix)
+        self.spool.remove(requests)
+
+    def _changed(self, prefix: Prefix) -> bool:
+        try:
+            return self.ledger.data_key(prefix) != self._keys[prefix]
+        except LedgerError:
+            return True
+
+    def _release(self, grid: Grid, timeout: float) -> None:
+        """Let the clients drop their caches; a client that does not answer keeps files, no more."""
+        if not self.trained:
+            return
+        tasks = [
+            Task(name, request(node, words.RELEASE, "release", self._text, name, self._run_id, {}, {}))
+            for name, node in self.clients.items()
+        ]
+        failed = dispatch(grid, tasks, lambda *_: None, timeout=timeout, poll=self.poll)
+        for name, reason in failed.items():
+            log(WARNING, "\t%s may still cache modules of this run: %s", name, reason)
+
+    def _note(self, seconds: float) -> None:
+        head = self.ledger.head()
+        attempts = [*self.run.record.get("trainings", [])]
+        attempts.append(
+            {
+                "generation": self.ledger.generation(),
+                "modules": len(self.trained),
+                "seconds": round(seconds, 3),
+                **{key: round(value, 3) for key, value in self._traffic.items()},
+            }
+        )
+        self.run.update(trainings=attempts, ledger_head={"number": head.number, "sha256": head.sha256})

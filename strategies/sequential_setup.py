@@ -1,0 +1,110 @@
+"""The plan and the ledger of a FedSGT run: made, opened, or begun anew on what remains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from logging import INFO
+
+from flwr.serverapp import Grid
+from flwr.supercore import log
+
+from fedforget.errors import PlanError
+from fedforget.runs import RunDirectory
+from fedforget.sequences import Slice
+from fedforget.sequences.ledger import Ledger
+from fedforget.sequential_config import SequentialRunConfig
+from fedforget.sequential_plan import SequentialPlan, make_plan
+from strategies.sequential_roles import ask_slices
+from strategies.sequential_round import Snapshot
+
+Regroup = Mapping[str, int | None]
+
+
+class Setup:
+    """Opens a run's ledger, and makes plans from what the clients declare.
+
+    Parameters
+    ----------
+    grid : Grid
+    config : SequentialRunConfig
+    run : RunDirectory
+    clients : mapping of client id to node id
+    run_id : str
+    timeout, poll : float
+        Seconds for the clients' answers, and between two rounds of asking.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        config: SequentialRunConfig,
+        run: RunDirectory,
+        clients: Mapping[str, int],
+        run_id: str,
+        timeout: float,
+        poll: float,
+    ) -> None:
+        self._grid, self._config, self._run = grid, config, run
+        self._clients, self._run_id = clients, run_id
+        self._timeout, self._poll = timeout, poll
+
+    def open(self, regroup: Regroup) -> tuple[Ledger, SequentialPlan]:
+        """Return the run's ledger and the plan of its current generation.
+
+        A ledger that is not there is created, with a plan for the slices that the clients declare.
+        With ``regroup``, a generation is added first, unless that has been done already.
+        """
+        path, seed = self._run.ledger, self._config.seeds.training
+        if not path.is_file():
+            plan = self._first_plan()
+            return Ledger.create(path, plan.groups, plan.sequences, seed), plan
+        ledger = Ledger(path)
+        if regroup and ledger.generation() == regroup["generation"]:
+            plan = self._next_plan(ledger, regroup)
+            number = ledger.retrain(plan.groups, plan.sequences, seed)
+            log(INFO, "Generation %d: what remains is grouped anew", number)
+        return ledger, SequentialPlan.of(ledger.groups(), ledger.sequences())
+
+    def _first_plan(self) -> SequentialPlan:
+        wanted = self._config.grouping.method == "barycentre"
+        slices, points = ask_slices(
+            self._grid,
+            self._clients,
+            self._config,
+            self._run_id,
+            embeddings=wanted,
+            timeout=self._timeout,
+            poll=self._poll,
+        )
+        return make_plan(self._config, slices, points if wanted else None)
+
+    def _next_plan(self, ledger: Ledger, regroup: Regroup) -> SequentialPlan:
+        config = regrouped(self._config, regroup)
+        slices = [Slice(*item) for item in ledger.remaining_slices()]
+        if not slices:
+            raise PlanError("no data is left in this run; there is nothing to retrain on")
+        if config.grouping.method != "barycentre":
+            return make_plan(config, slices)
+        before = SequentialPlan.of(ledger.groups(), ledger.sequences())
+        _, points = ask_slices(
+            self._grid,
+            self._clients,
+            self._config,
+            self._run_id,
+            without=Snapshot.of(ledger, before).without,
+            embeddings=True,
+            timeout=self._timeout,
+            poll=self._poll,
+        )
+        return make_plan(config, slices, points)
+
+
+def regrouped(config: SequentialRunConfig, regroup: Regroup) -> SequentialRunConfig:
+    """Return the configuration with the numbers of groups and sequences of a new generation."""
+    groups, sequences = regroup.get("groups"), regroup.get("sequences")
+    if groups is not None:
+        config = replace(config, grouping=replace(config.grouping, groups=groups))
+    if sequences is not None:
+        config = replace(config, sequences=replace(config.sequences, budget=sequences))
+    return config
