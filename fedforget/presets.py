@@ -61,7 +61,7 @@ def find(name: str) -> Path:
     if path.suffix in {".yaml", ".yml"}:
         for candidate in (path, Path(__file__).resolve().parents[1] / path):
             if candidate.is_file():
-                return candidate
+                return candidate.resolve()
         if path.stem in known and path.parent.name in {"", "configs"}:
             return known[path.stem]
     raise ConfigError(

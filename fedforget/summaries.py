@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -121,7 +122,8 @@ class ClientSummary:
         who = f"client {self.client_id!r}"
         if not is_client_id(self.client_id):
             raise SummaryError(
-                f"{who}: a client id is 1 to 128 letters, digits, '.', '_' or '-', starting with a letter or digit"
+                f"{who}: a client id is 1 to 128 letters, digits, '.', '_' or '-', "
+                "starting with a letter or digit"
             )
         if self.role not in ROLES:
             raise SummaryError(f"{who}: role {self.role!r} is neither 'forget' nor 'retain'")
@@ -139,10 +141,14 @@ class ClientSummary:
                 f"(only in the Fisher: {unknown or 'none'}; only in the task vector: {missing or 'none'})"
             )
         for name, delta in self.deltas.items():
+            if isinstance(delta, LoraFactors) and not math.isfinite(delta.scale):
+                raise SummaryError(f"{who}: task vector {name!r} has scale {delta.scale}")
             parts = (delta.A, delta.B) if isinstance(delta, LoraFactors) else (delta,)
             for part in parts:
                 if not part.is_floating_point():
-                    raise SummaryError(f"{who}: task vector {name!r} has dtype {part.dtype}, not a floating one")
+                    raise SummaryError(
+                        f"{who}: task vector {name!r} has dtype {part.dtype}, not a floating one"
+                    )
                 if not _all_finite(part):
                     raise SummaryError(f"{who}: task vector {name!r} holds NaN or infinite values")
             if self.fisher:
@@ -177,11 +183,14 @@ class ClientSummary:
         who = f"client {self.client_id!r}"
         for name in sorted(set(self.deltas) ^ set(shapes)):
             where = "is not an adapted weight of the backbone" if name in self.deltas else "is missing"
-            raise SummaryError(f"{who}: tensor {name!r} {where}; was it trained on another model or LoRA preset?")
+            raise SummaryError(
+                f"{who}: tensor {name!r} {where}; was it trained on another model or LoRA preset?"
+            )
         for name, delta in self.deltas.items():
             if tuple(delta.shape) != tuple(shapes[name]):
                 raise SummaryError(
-                    f"{who}: tensor {name!r} has shape {tuple(delta.shape)}, the backbone has {tuple(shapes[name])}"
+                    f"{who}: tensor {name!r} has shape {tuple(delta.shape)}, "
+                    f"the backbone has {tuple(shapes[name])}"
                 )
 
     def save(self, directory: str | Path) -> None:
@@ -299,6 +308,10 @@ def _deltas_on_disk(path: Path, scales: Mapping[str, float]) -> Mapping[str, Del
     absent = sorted(factor_names - set(tensors))
     if absent:
         raise SummaryError(f"{path}: factor {absent[0]!r} is missing")
+    # Taken for dense tensors, factors without their scale would be merged apart.
+    loose = sorted(name for name in tensors if name.endswith((_A, _B)) and name not in factor_names)
+    if loose:
+        raise SummaryError(f"{path}: factor {loose[0]!r} has no scale in summary.json")
 
     def factors(name: str) -> Callable[[], Delta]:
         return lambda: LoraFactors(tensors[name + _A], tensors[name + _B], scales[name])

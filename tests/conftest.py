@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedforget.config import ModelConfig, TinyModelConfig
+from fedforget.adapters import adapted_weights
+from fedforget.config import ModelConfig, TinyModelConfig, expand_clients
 from fedforget.models import Backbone, load_backbone
+from fedforget.presets import load
+from fedforget.runs import RunDirectory
+from fedforget.summaries import ClientSummary
 
 # One thread: kernels that split their work over threads round differently.
 torch.set_num_threads(1)
@@ -33,3 +37,21 @@ def tiny_backbone(tiny_home: Path, tiny_config: ModelConfig) -> Iterator[Backbon
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDFORGET_HOME", str(tiny_home))
         yield load_backbone(tiny_config, seed=0)
+
+
+@pytest.fixture
+def stored_run(
+    tmp_path: Path, tiny_home: Path, tiny_backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> RunDirectory:
+    """A run of ``firm-ci`` with random summaries in place of trained ones."""
+    monkeypatch.setenv("FEDFORGET_HOME", str(tiny_home))
+    config = load("firm-ci", "model.device=cpu")
+    run = RunDirectory.create(tmp_path / "run", config, "firm-ci")
+    shapes = adapted_weights(tiny_backbone.model, config.lora)
+    for i, spec in enumerate(expand_clients(config.clients)):
+        draw = torch.Generator().manual_seed(i)
+        deltas = {name: 0.1 * torch.randn(shape, generator=draw) for name, shape in shapes.items()}
+        fisher = {name: torch.rand(shape, generator=draw) for name, shape in shapes.items()}
+        ClientSummary(spec.id, spec.role, spec.domain, 8, deltas, fisher).save(run.summaries / spec.id)
+    run.update(status="completed", backbone={"path": "tiny", "fingerprint": tiny_backbone.fingerprint})
+    return run

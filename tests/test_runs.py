@@ -1,0 +1,97 @@
+"""A run's directory: made once, never overwritten, read back as it was."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from fedforget import runs
+from fedforget.config import ClientGroup, RunConfig
+from fedforget.errors import RunError
+from fedforget.runs import RunDirectory, default_path, git_state, versions
+
+CONFIG = RunConfig(name="mine", clients=[ClientGroup("forget", "herbs")])
+
+
+def test_create_and_read_back(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "deep" / "run", CONFIG, "firm-ci", "merge.gamma=2")
+    assert run.config == CONFIG
+    record = RunDirectory(run.path).record
+    assert (record["preset"], record["overrides"], record["status"]) == (
+        "firm-ci",
+        "merge.gamma=2",
+        "running",
+    )
+    assert record["seeds"] == {"data": 0, "model": 0, "training": 0, "evaluation": 0}
+    assert record["versions"]["torch"] == versions(["torch"])["torch"]
+    assert [path.name for path in run.path.parent.iterdir()] == ["run"]
+
+
+def test_a_run_never_overwrites_another(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", CONFIG, "a")
+    with pytest.raises(RunError, match="exists already; choose another --out"):
+        RunDirectory.create(run.path, CONFIG, "b")
+    assert run.record["preset"] == "a"
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(RunError, match="exists already"):
+        RunDirectory.create(tmp_path / "file", CONFIG, "b")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_what_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="not a run directory"):
+        RunDirectory(tmp_path)
+    with pytest.raises(RunError, match="not a run directory"):
+        RunDirectory(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("content", [b"{", b"", b"\xff"])
+def test_a_damaged_record_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "run.json").write_bytes(content)
+    with pytest.raises(RunError, match=r"run.json: cannot be read as JSON"):
+        _ = RunDirectory(tmp_path).record
+
+
+def test_sections_are_added_and_replaced(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", CONFIG, "a")
+    run.update(status="completed", bytes={"up": 3})
+    run.update(bytes={"up": 4})
+    assert (run.record["status"], run.record["bytes"], run.record["preset"]) == ("completed", {"up": 4}, "a")
+    assert run.metrics == {}
+    run.update_metrics(before={"x": math.inf})
+    run.update_metrics(after=[1.5])
+    assert run.metrics == {"before": {"x": "inf"}, "after": [1.5]}
+
+
+def test_no_summaries(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", CONFIG, "a")
+    with pytest.raises(RunError, match="no client summaries"):
+        run.load_summaries()
+
+
+def test_summaries_are_ordered_and_half_written_ones_are_not_seen(stored_run: RunDirectory) -> None:
+    (stored_run.summaries / ".forget-x-0.1234.tmp").mkdir()
+    found = [summary.client_id for summary in stored_run.load_summaries()]
+    assert found == ["forget-herbs-0", "forget-herbs-1", "forget-stars-0", "retain-birds-0"]
+
+
+def test_default_paths_are_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs.time, "strftime", lambda text: "now")
+    monkeypatch.setenv("FEDFORGET_HOME", str(tmp_path))
+    first = default_path("mine")
+    assert first == tmp_path / "runs" / "mine-now"
+    first.mkdir(parents=True)
+    assert default_path("mine").name == "mine-now-1"
+    assert default_path("mine", tmp_path / "other") == tmp_path / "other" / "mine-now"
+
+
+def test_versions_of_what_is_not_there() -> None:
+    assert versions(["no-such-package-anywhere"]) == {"no-such-package-anywhere": "absent"}
+
+
+def test_no_checkout_no_git_state(tmp_path: Path) -> None:
+    assert git_state(tmp_path) == {}
+    (tmp_path / ".git").mkdir()
+    assert git_state(tmp_path) == {}
