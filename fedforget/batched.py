@@ -59,7 +59,8 @@ class BatchedPrefixes:
         model, size = self._classifier.model, len(inputs)
         modules = dict(model.named_modules())
         handles = [
-            modules[name].register_forward_pre_hook(self._repeat(size), with_kwargs=True) for name in self._blocks
+            modules[name].register_forward_pre_hook(self._repeat(size), with_kwargs=True)
+            for name in self._blocks
         ]
         handles += [adapter.attach(modules[name]) for name, adapter in self._layers.items()]
         head = self._classifier.head_module()
@@ -71,7 +72,8 @@ class BatchedPrefixes:
         finally:
             for handle in handles:
                 handle.remove()
-        return found.float().view(self._count, size, -1)
+        by_prefix: Tensor = found.float().view(self._count, size, -1)
+        return by_prefix
 
     def _repeat(self, size: int) -> Any:
         """Repeat what a block is given once per prefix: hidden states at the first block, masks at all."""
@@ -90,7 +92,7 @@ class BatchedPrefixes:
         def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
             # The hook calls the head's forward itself, so that it is not called again.
             parts = args[0].chunk(self._count)
-            own = {name: value for name, value in head.named_parameters()}
+            own = dict(head.named_parameters())
             found = []
             try:
                 for tensors, part in zip(self._heads, parts, strict=True):
@@ -114,7 +116,9 @@ def _swap(head: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     for name, value in tensors.items():
         owner, _, attribute = name.rpartition(".")
         module = head.get_submodule(owner)
-        module._parameters[attribute] = value if isinstance(value, nn.Parameter) else nn.Parameter(value, False)
+        module._parameters[attribute] = (
+            value if isinstance(value, nn.Parameter) else nn.Parameter(value, False)
+        )
 
 
 class _LowRank:
@@ -131,8 +135,12 @@ class _LowRank:
         rank = max(len(A) for A, _ in stacked)
         device = layer.weight.device
         # Shapes [prefixes, d_in, rank] and [prefixes, rank, d_out].
-        self._down = torch.stack([nn.functional.pad(A, (0, 0, 0, rank - len(A))).T for A, _ in stacked]).to(device)
-        self._up = torch.stack([nn.functional.pad(B, (0, rank - B.shape[1])).T for _, B in stacked]).to(device)
+        self._down = torch.stack([nn.functional.pad(A, (0, 0, 0, rank - len(A))).T for A, _ in stacked]).to(
+            device
+        )
+        self._up = torch.stack([nn.functional.pad(B, (0, rank - B.shape[1])).T for _, B in stacked]).to(
+            device
+        )
 
     def attach(self, module: nn.Module) -> Any:
         def hook(layer: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
@@ -178,7 +186,9 @@ def _blocks_from(model: nn.Module, layers: Mapping[str, Any]) -> list[str]:
     """Return the names of the encoder's blocks from the first that holds an adapted layer."""
     found = [_BLOCK.match(name) for name in layers]
     if not found or not all(found) or len({one[1] for one in found if one}) != 1:
-        raise ModelError("module.targets: they lie outside one stack of encoder blocks, so prefixes cannot be batched")
+        raise ModelError(
+            "module.targets: they lie outside one stack of encoder blocks, so prefixes cannot be batched"
+        )
     stack = next(one[1] for one in found if one)
     first = min(int(one[2]) for one in found if one)
     blocks = model.get_submodule(stack)
@@ -188,5 +198,6 @@ def _blocks_from(model: nn.Module, layers: Mapping[str, Any]) -> list[str]:
 def _head_tensors(classifier: Classifier, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     prefix = f"{classifier.head}."
     return {
-        name.removeprefix(prefix): tensors[name].to(value.device) for name, value in classifier.head_parameters()
+        name.removeprefix(prefix): tensors[name].to(value.device)
+        for name, value in classifier.head_parameters()
     }

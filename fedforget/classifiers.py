@@ -59,11 +59,14 @@ class Classifier:
 
     def head_module(self) -> nn.Module:
         """Return the head."""
-        return self.model.get_submodule(self.head)
+        found: nn.Module = self.model.get_submodule(self.head)
+        return found
 
     def head_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """Return the head's parameters under their names in the model, in order."""
-        return [(f"{self.head}.{name}", value) for name, value in sorted(self.head_module().named_parameters())]
+        return [
+            (f"{self.head}.{name}", value) for name, value in sorted(self.head_module().named_parameters())
+        ]
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context that forward passes run in."""
@@ -90,10 +93,8 @@ def load_classifier(config: SequentialRunConfig) -> Classifier:
     cfg = config.model
     corpus = load_corpus(config.data, config.seeds.data)
     images = config.data.family in IMAGE_FAMILIES
-    if cfg.path in BUILT_IN_MODELS:
-        where = str(encoders.trained(config, corpus))
-    else:
-        where = _where(cfg.path)
+    built_in = cfg.path in BUILT_IN_MODELS
+    where = str(encoders.trained(config, corpus)) if built_in else _where(cfg.path)
     device = resolve_device(cfg.device)
     model = _read(where, config, len(corpus.labels), images)
     refuse_batch_norm(model, cfg.path)
@@ -139,8 +140,8 @@ def refuse_batch_norm(model: nn.Module, path: str) -> None:
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             raise ModelError(
-                f"model.path: {path} has batch normalisation ({name}), whose running statistics would outlive "
-                "a deletion; use a model with layer normalisation"
+                f"model.path: {path} has batch normalisation ({name}), whose running statistics would "
+                "outlive a deletion; use a model with layer normalisation"
             )
 
 
@@ -175,7 +176,9 @@ def _read(where: str, config: SequentialRunConfig, num_labels: int, images: bool
             )
     except (OSError, ValueError) as error:
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ModelError(f"model.path: {config.model.path} cannot be loaded as a classifier ({why})") from error
+        raise ModelError(
+            f"model.path: {config.model.path} cannot be loaded as a classifier ({why})"
+        ) from error
 
 
 @contextlib.contextmanager

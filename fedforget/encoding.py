@@ -36,13 +36,17 @@ def image_encoder(where: str, model: Any, size: int, device: torch.device) -> En
     mean = torch.tensor(stored.get("image_mean") or [0.5] * channels, dtype=torch.float32).view(-1, 1, 1)
     std = torch.tensor(stored.get("image_std") or [0.5] * channels, dtype=torch.float32).view(-1, 1, 1)
     if len(mean) != channels or len(std) != channels:
-        raise ModelError(f"{where}: its preprocessor normalises {len(mean)} channels and the model has {channels}")
+        raise ModelError(
+            f"{where}: its preprocessor normalises {len(mean)} channels and the model has {channels}"
+        )
 
     def encode(inputs: Any) -> dict[str, Tensor]:
         if isinstance(inputs, np.ndarray):
             pixels = _resized(_channels_first(torch.from_numpy(inputs), channels), side)
         else:
-            one_by_one = [_channels_first(torch.from_numpy(np.asarray(one))[None], channels) for one in inputs]
+            one_by_one = [
+                _channels_first(torch.from_numpy(np.asarray(one))[None], channels) for one in inputs
+            ]
             pixels = torch.cat([_resized(one, side) for one in one_by_one])
         return {"pixel_values": ((pixels - mean) / std).to(device)}
 
@@ -96,7 +100,9 @@ def _channels_first(images: Tensor, channels: int) -> Tensor:
     if scaled.dim() == 3:
         scaled = scaled[..., None]
     if scaled.dim() != 4 or scaled.shape[-1] not in (1, 3):
-        raise DataError(f"images have shape {tuple(images.shape)}; give [n, height, width] with 1 or 3 channels")
+        raise DataError(
+            f"images have shape {tuple(images.shape)}; give [n, height, width] with 1 or 3 channels"
+        )
     scaled = scaled.permute(0, 3, 1, 2)
     if scaled.shape[1] == channels:
         return scaled

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -31,7 +32,8 @@ def module_hash(tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name].detach()
         digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.contiguous().cpu().reshape(-1).view(torch.uint8).numpy())
+        bits: Any = tensor.contiguous().cpu().reshape(-1).view(torch.uint8).numpy()
+        digest.update(bits)
     return digest.hexdigest()
 
 
@@ -47,7 +49,8 @@ def first_difference(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]
             return f"{name} is {theirs.dtype} {tuple(theirs.shape)}, not {ours.dtype} {tuple(ours.shape)}"
         if module_hash({name: ours}) != module_hash({name: theirs}):
             gap = (ours.double() - theirs.double()).abs()
-            return f"{name} differs in {int((gap > 0).sum())} of {gap.numel()} values, by up to {float(gap.max()):.3g}"
+            changed = int((gap > 0).sum())
+            return f"{name} differs in {changed} of {gap.numel()} values, by up to {float(gap.max()):.3g}"
     return ""
 
 
@@ -106,12 +109,14 @@ class PrefixModule:
         except (OSError, SafetensorError) as error:
             raise ModelError(f"{path}: cannot be read as a module ({error})") from error
         if metadata.get("format") != _FORMAT:
-            raise ModelError(f"{path}: is no module of fedforget (its metadata say {metadata.get('format')!r})")
+            raise ModelError(
+                f"{path}: is no module of fedforget (its metadata say {metadata.get('format')!r})"
+            )
         module = cls(tuple(int(group) for group in metadata["prefix"].split()), tensors)
         if sha256 is not None and module.sha256 != sha256:
             raise ModelError(
-                f"{path}: its hash is {module.sha256[:12]}..., not {sha256[:12]}...; the file was changed since "
-                "it was recorded"
+                f"{path}: its hash is {module.sha256[:12]}..., not {sha256[:12]}...; the file was changed "
+                "since it was recorded"
             )
         return module
 

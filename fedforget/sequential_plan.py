@@ -44,7 +44,9 @@ class SequentialPlan:
         """
         for group in prefix:
             if not 0 <= group < len(self.groups):
-                raise PlanError(f"prefix {tuple(prefix)}: there is no group {group}; there are {len(self.groups)}")
+                raise PlanError(
+                    f"prefix {tuple(prefix)}: there is no group {group}; there are {len(self.groups)}"
+                )
         return tuple(sorted(item for group in prefix for item in self.groups[group]))
 
     def clients(self, prefix: Sequence[int]) -> tuple[str, ...]:
@@ -68,7 +70,9 @@ class SequentialPlan:
         return cls.of(value["groups"], value["sequences"])
 
     @classmethod
-    def of(cls, groups: Iterable[Iterable[Sequence[Any]]], sequences: Iterable[Sequence[int]]) -> SequentialPlan:
+    def of(
+        cls, groups: Iterable[Iterable[Sequence[Any]]], sequences: Iterable[Sequence[int]]
+    ) -> SequentialPlan:
         """Make a plan of plain values, such as a ledger returns: groups of (client, slice, size)."""
         return cls(
             tuple(tuple(Slice(*item) for item in group) for group in groups),

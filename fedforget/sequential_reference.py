@@ -1,4 +1,4 @@
-"""The whole prefix tree trained in this process: the oracle of the federated run, and of ``fedforget verify``."""
+"""The prefix tree trained in this process: the oracle of the federated run, and of ``fedforget verify``."""
 
 from __future__ import annotations
 
@@ -104,7 +104,9 @@ def train_node(
             average.add(client_id, result.num_examples, result.tensors)
         current = average.result()
     if current is None:
-        raise TrainingError(f"prefix {node}: training.rounds_per_phase is less than 1, so nothing was trained")
+        raise TrainingError(
+            f"prefix {node}: training.rounds_per_phase is less than 1, so nothing was trained"
+        )
     return PrefixModule(node, current)
 
 

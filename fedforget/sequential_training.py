@@ -144,7 +144,9 @@ def train_locally(
 
 def _epochs(stack: ModuleStack, records: Records, cfg: LocalTrainingConfig, seed: int) -> list[float]:
     classifier, parameters = stack.classifier, stack.parameters()
-    optimiser = torch.optim.AdamW(parameters, lr=cfg.learning_rate, weight_decay=cfg.weight_decay, foreach=False)
+    optimiser = torch.optim.AdamW(
+        parameters, lr=cfg.learning_rate, weight_decay=cfg.weight_decay, foreach=False
+    )
     generator = torch.Generator().manual_seed(derive_seed(seed, "order"))
     losses: list[float] = []
     stack.model.train()
@@ -163,7 +165,7 @@ def _epochs(stack: ModuleStack, records: Records, cfg: LocalTrainingConfig, seed
                         f"the loss is {value} at step {len(losses)}; lower training.learning_rate"
                     )
                 optimiser.zero_grad(set_to_none=True)
-                loss.backward()
+                torch.autograd.backward(loss)
                 if cfg.max_grad_norm:
                     nn.utils.clip_grad_norm_(parameters, cfg.max_grad_norm, foreach=False)
                 optimiser.step()
@@ -195,12 +197,18 @@ class FedAvg:
             shape from the others'.
         """
         if self.clients and client_id <= self._last:
-            raise TrainingError(f"client {client_id!r} comes after {self._last!r}; add clients in order, each once")
+            raise TrainingError(
+                f"client {client_id!r} comes after {self._last!r}; add clients in order, each once"
+            )
         if num_examples < 1:
-            raise TrainingError(f"client {client_id!r}: {num_examples} examples; a client without data takes no part")
+            raise TrainingError(
+                f"client {client_id!r}: {num_examples} examples; a client without data takes no part"
+            )
         if self.clients and tensors.keys() != self._sums.keys():
             name = min(tensors.keys() ^ self._sums.keys())
-            raise TrainingError(f"client {client_id!r}: tensor {name} is in some clients' modules and not in all")
+            raise TrainingError(
+                f"client {client_id!r}: tensor {name} is in some clients' modules and not in all"
+            )
         for name, tensor in tensors.items():
             value = tensor.detach().cpu().double() * num_examples
             if not bool(torch.isfinite(value).all()):
@@ -224,7 +232,8 @@ class FedAvg:
         if not self.clients:
             raise TrainingError("no client trained this module; at least one must hold data of its groups")
         return {
-            name: (value / self.num_examples).to(self._dtypes[name]) for name, value in sorted(self._sums.items())
+            name: (value / self.num_examples).to(self._dtypes[name])
+            for name, value in sorted(self._sums.items())
         }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -22,8 +22,8 @@ from fedforget.stack import ModuleStack
 Prefix = tuple[int, ...]
 
 
-class ServiceEnded(RunError):
-    """No module is left to answer with; ``fedforget retrain`` or ``fedforget repair`` starts service again."""
+class ServiceEndedError(RunError):
+    """No module is left to answer with; ``fedforget repair`` or ``retrain`` starts service again."""
 
 
 def serving_selection(sequences: Sequence[Prefix], available: Iterable[Prefix], rule: str) -> list[Selected]:
@@ -129,11 +129,11 @@ class Predictor:
 
         Raises
         ------
-        ServiceEnded
+        ServiceEndedError
             No module is left.
         """
         if not self.available:
-            raise ServiceEnded(self.state)
+            raise ServiceEndedError(self.state)
         parts = []
         for start in range(0, len(inputs), self._batch_size):
             logits = self._logits(inputs[start : start + self._batch_size])
@@ -145,7 +145,8 @@ class Predictor:
 
     def predict(self, inputs: Any) -> NDArray[np.int64]:
         """Return the most probable class of each input; errors as :meth:`probabilities`."""
-        return self.probabilities(inputs).argmax(axis=1)
+        classes: NDArray[np.int64] = self.probabilities(inputs).argmax(axis=1)
+        return classes
 
     def accuracy(self, records: Records) -> float:
         """Return the share of records whose class is predicted; errors as :meth:`probabilities`."""
@@ -154,9 +155,10 @@ class Predictor:
     def _logits(self, inputs: Any) -> Tensor:
         if self._together is not None:
             return self._together.logits(inputs)
-        assert self._stack is not None  # noqa: S101 - one of the two is there whenever there is a chain
+        # One of the two is there whenever there is a chain.
+        stack = cast(ModuleStack, self._stack)
         found = []
         for chain in self._chains:
-            self._stack.load(chain)
-            found.append(self._stack.logits(inputs))
+            stack.load(chain)
+            found.append(stack.logits(inputs))
         return torch.stack(found)

@@ -160,7 +160,8 @@ class ModuleStack:
         """Return the logits of a batch of inputs, shape ``[n, labels]``, without gradients."""
         self.model.eval()
         with torch.inference_mode(), self.classifier.autocast():
-            return self.model(**self.classifier.encode(inputs)).logits.float()
+            found: Tensor = self.model(**self.classifier.encode(inputs)).logits.float()
+            return found
 
     def _fill(self, modules: Sequence[PrefixModule]) -> None:
         if not modules:
@@ -232,7 +233,9 @@ def _check_names(tensors: Mapping[str, Tensor], expected: set[str], what: str) -
     wrong = sorted(tensors.keys() ^ expected)
     if wrong:
         verb = "has no" if wrong[0] in expected else "has an unknown"
-        raise ModelError(f"{what} {verb} tensor {wrong[0]}; it was made for another classifier or module.kind")
+        raise ModelError(
+            f"{what} {verb} tensor {wrong[0]}; it was made for another classifier or module.kind"
+        )
 
 
 def _check_targets(modules: Mapping[str, nn.Module], cfg: ModuleConfig) -> None:
@@ -247,11 +250,12 @@ def _check_targets(modules: Mapping[str, nn.Module], cfg: ModuleConfig) -> None:
     blocks = [int(found[1]) for name in modules if (found := re.search(r"\.layers?\.(\d+)$", name))]
     beyond = [layer for layer in cfg.layers if layer not in blocks]
     if beyond:
-        raise ModelError(f"module.layers: there is no block {beyond[0]}; the classifier has 0 to {max(blocks)}")
+        raise ModelError(
+            f"module.layers: there is no block {beyond[0]}; the classifier has 0 to {max(blocks)}"
+        )
 
 
 def _peft_config(cfg: ModuleConfig) -> Any:
-    layers = {"layers_to_transform": list(cfg.layers)} if cfg.layers else {}
     if cfg.kind == "ia3":
         targets: Any = list(cfg.targets)
         if cfg.layers:
@@ -264,11 +268,12 @@ def _peft_config(cfg: ModuleConfig) -> Any:
         return IA3Config(target_modules=targets, feedforward_modules=feedforward)
     if cfg.kind not in ("lora", "dora"):
         raise ModelError(f"module.kind: {cfg.kind!r} cannot be stacked; choose lora, dora or ia3")
-    return LoraConfig(
+    make: Any = LoraConfig
+    return make(
         r=cfg.r,
-        lora_alpha=cfg.alpha,  # type: ignore[arg-type]
+        lora_alpha=cfg.alpha,
         lora_dropout=cfg.dropout,
         target_modules=list(cfg.targets),
         use_dora=cfg.kind == "dora",
-        **layers,
+        layers_to_transform=list(cfg.layers) or None,
     )

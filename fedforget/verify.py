@@ -158,5 +158,6 @@ def require(results: Iterable[Verification]) -> None:
     for result in results:
         if not result.ok:
             raise VerificationError(
-                f"module {result.prefix}: what serves is not what the remaining data give ({result.difference})"
+                f"module {result.prefix}: what serves is not what the remaining data give "
+                f"({result.difference})"
             )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import asdict
 import json
+from dataclasses import asdict
 
 import numpy as np
 
@@ -60,7 +60,8 @@ def _load(own: str, seed: int) -> Corpus:
         corpus = text_corpus(cfg)
     else:
         raise DataError(
-            f"data.family: {cfg.family!r} is not one of {', '.join(families())}{nearest(cfg.family, families())}"
+            f"data.family: {cfg.family!r} is not one of {', '.join(families())}"
+            f"{nearest(cfg.family, families())}"
         )
     return _limited(corpus, cfg.max_records, seed)
 

@@ -78,15 +78,19 @@ def holdings(cfg: RecordsConfig, federated: Records, seed: int) -> Holdings:
     names = client_names(cfg)
     if len(federated) < cfg.clients * cfg.slices:
         raise DataError(
-            f"{len(federated)} federated records cannot fill {cfg.clients} clients' {cfg.slices} slices each; "
-            "lower data.clients or data.slices"
+            f"{len(federated)} federated records cannot fill {cfg.clients} clients' {cfg.slices} slices "
+            "each; lower data.clients or data.slices"
         )
     partition_seed = derive_seed(seed, "records", "clients")
     if cfg.partition == "iid":
         parts = iid(len(federated), cfg.clients, partition_seed)
     else:
         parts = dirichlet(
-            federated.labels.tolist(), cfg.clients, cfg.dirichlet_alpha, partition_seed, min_examples=cfg.slices
+            federated.labels.tolist(),
+            cfg.clients,
+            cfg.dirichlet_alpha,
+            partition_seed,
+            min_examples=cfg.slices,
         )
     return {
         name: cut([federated.ids[i] for i in part], cfg.slices, derive_seed(seed, "records", "slices", name))
@@ -108,7 +112,8 @@ def cut(ids: Iterable[str], num_slices: int, seed: int) -> dict[int, tuple[str, 
     """
     ordered = sorted(ids)
     return {
-        i: tuple(sorted(ordered[j] for j in part)) for i, part in enumerate(iid(len(ordered), num_slices, seed))
+        i: tuple(sorted(ordered[j] for j in part))
+        for i, part in enumerate(iid(len(ordered), num_slices, seed))
     }
 
 
@@ -144,7 +149,9 @@ def client_records(
         federated = load_corpus(config.data, config.seeds.data).federated
     held = holdings(config.data, federated, config.seeds.data)
     if client_id not in held:
-        raise DataError(f"there is no client {client_id!r}{nearest(client_id, held)}; data.clients is {len(held)}")
+        raise DataError(
+            f"there is no client {client_id!r}{nearest(client_id, held)}; data.clients is {len(held)}"
+        )
     kept = remaining(held[client_id], slices, without or {}, client_id)
     return ClientRecords(client_id, {i: federated.subset(ids) for i, ids in kept.items()})
 
@@ -161,7 +168,9 @@ def remaining(
     """
     for i in [*(slices or ()), *without]:
         if i not in held:
-            raise DataError(f"client {client_id!r}: there is no slice {i}; it has slices 0 to {len(held) - 1}")
+            raise DataError(
+                f"client {client_id!r}: there is no slice {i}; it has slices 0 to {len(held) - 1}"
+            )
     kept: dict[int, tuple[str, ...]] = {}
     for i, ids in held.items():
         gone = without.get(i, ())

@@ -1,4 +1,4 @@
-"""Labelled tables through ``datasets``: by hub id, or from local parquet, JSON or CSV files of the same schema."""
+"""Labelled tables through ``datasets``: by hub id, or from local files of the same schema."""
 
 from __future__ import annotations
 
@@ -49,13 +49,16 @@ class Table:
     labels: NDArray[np.int64]
 
 
-def load_tables(cfg: RecordsConfig, known: HubSet, inputs: tuple[str, ...]) -> tuple[Table, Table, tuple[str, ...]]:
+def load_tables(
+    cfg: RecordsConfig, known: HubSet, inputs: tuple[str, ...]
+) -> tuple[Table, Table, tuple[str, ...]]:
     """Load the training and the test split.
 
     Parameters
     ----------
     cfg : RecordsConfig
-        ``path`` (a hub id, or a local directory), ``subset``, the splits, ``columns.id`` and ``columns.label``.
+        ``path`` (a hub id, or a local directory of parquet, JSON or CSV files), ``subset``, the splits,
+        ``columns.id`` and ``columns.label``.
     known : HubSet
         The family's own.
     inputs : tuple of str
@@ -74,13 +77,16 @@ def load_tables(cfg: RecordsConfig, known: HubSet, inputs: tuple[str, ...]) -> t
     path, label = cfg.path or known.path, cfg.columns.label or known.label
     splits = (cfg.train_split, cfg.test_split or known.test)
     if splits[0] == splits[1]:
-        raise DataError(f"data.test_split: is {splits[1]!r}, the training split; accuracy needs other records")
+        raise DataError(
+            f"data.test_split: is {splits[1]!r}, the training split; accuracy needs other records"
+        )
     loaded = [_split(path, cfg.subset or known.subset, split) for split in splits]
     for split, rows in zip(splits, loaded, strict=True):
         for column in (*inputs, label, *([cfg.columns.id] if cfg.columns.id else [])):
             if column not in rows.column_names:
+                close = nearest(column, rows.column_names)
                 raise DataError(
-                    f"{path}, split {split!r}: there is no column {column!r}{nearest(column, rows.column_names)}; "
+                    f"{path}, split {split!r}: there is no column {column!r}{close}; "
                     f"it has {', '.join(rows.column_names)}; name yours under data.columns"
                 )
         if not len(rows):
@@ -137,7 +143,9 @@ def _local_files(folder: Path, subset: str, split: str) -> list[Path]:
         raise DataError(f"data.path: {inside} holds no {split}.parquet, .json, .jsonl or .csv")
     kinds = {file.suffix for file in found}
     if len(kinds) > 1:
-        raise DataError(f"data.path: {inside} holds split {split!r} as {' and '.join(sorted(kinds))}; keep one")
+        raise DataError(
+            f"data.path: {inside} holds split {split!r} as {' and '.join(sorted(kinds))}; keep one"
+        )
     return found
 
 
@@ -171,5 +179,7 @@ def _ids(rows: Any, cfg: RecordsConfig, split: str, path: str, *, test: bool) ->
         return tuple(f"{prefix}-{i:06d}" for i in range(len(rows)))
     ids = tuple(f"{prefix}-{value}" for value in rows[cfg.columns.id])
     if len(set(ids)) < len(ids):
-        raise DataError(f"{path}, split {split!r}: column {cfg.columns.id!r} repeats a value; ids must be distinct")
+        raise DataError(
+            f"{path}, split {split!r}: column {cfg.columns.id!r} repeats a value; ids must be distinct"
+        )
     return ids

@@ -34,7 +34,13 @@ def image_corpus(cfg: RecordsConfig) -> Corpus:
     train, test, names = load_tables(cfg, known, (cfg.columns.image or known.inputs[0],))
     folder = Path(cfg.path).expanduser() if cfg.path else Path()
     federated = Records.of(train.ids, _images(train, folder), train.labels)
-    return Corpus(federated.subset(()), federated, Records.of(test.ids, _images(test, folder), test.labels), names, "image")
+    return Corpus(
+        federated.subset(()),
+        federated,
+        Records.of(test.ids, _images(test, folder), test.labels),
+        names,
+        "image",
+    )
 
 
 def _images(table: Table, folder: Path) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ class Records:
         """
         whole = cls(tuple(ids), inputs, np.asarray(list(labels), dtype=np.int64))
         order = sorted(range(len(whole)), key=whole.ids.__getitem__)
-        for before, after in zip(order, order[1:], strict=False):
+        for before, after in pairwise(order):
             if whole.ids[before] == whole.ids[after]:
                 raise DataError(f"record {whole.ids[after]!r} appears twice; ids must be distinct")
         return whole._take(order)

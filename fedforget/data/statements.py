@@ -1,4 +1,4 @@
-"""Statements about countries, each labelled with the country's continent: real text that comes with the package.
+"""Statements about countries, labelled with the country's continent: real text that needs no download.
 
 The statements tell currencies, internet domains and capitals, in several wordings, and never the continent.
 Half of the countries are public; the others' statements are federated, but for one in five that is for

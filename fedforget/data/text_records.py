@@ -30,7 +30,9 @@ def text_corpus(cfg: RecordsConfig) -> Corpus:
     second = cfg.columns.text_pair or (known.inputs[1] if len(known.inputs) > 1 else "")
     train, test, names = load_tables(cfg, known, (first, second) if second else (first,))
     federated = Records.of(train.ids, _texts(train), train.labels)
-    return Corpus(federated.subset(()), federated, Records.of(test.ids, _texts(test), test.labels), names, "text")
+    return Corpus(
+        federated.subset(()), federated, Records.of(test.ids, _texts(test), test.labels), names, "text"
+    )
 
 
 def _texts(table: Table) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
