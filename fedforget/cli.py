@@ -19,9 +19,11 @@ from typing import Annotated, Any
 import click
 import typer
 
+from fedforget import sequential_commands
 from fedforget.errors import ConfigError, FedForgetError
 
 GROUP = "fedforget.commands"
+_INTERRUPTED = 130
 
 Run = Annotated[Path, typer.Argument(help="A run's directory.", show_default=False)]
 Preset = Annotated[
@@ -67,19 +69,20 @@ def config_list() -> None:
 @config_app.command("show")
 def config_show(preset: Preset, overrides: Overrides = None) -> None:
     """Show a preset with every default filled in and the overrides applied."""
-    from fedforget.presets import load, to_yaml
+    from fedforget.presets import load_any, to_yaml
 
-    typer.echo(to_yaml(load(preset, overrides or [])), nl=False)
+    typer.echo(to_yaml(load_any(preset, overrides or [])), nl=False)
 
 
 @config_app.command("validate")
 def config_validate(preset: Preset, overrides: Overrides = None) -> None:
     """Check a preset; every problem is reported at once."""
-    from fedforget.config import expand_clients
-    from fedforget.presets import load
+    from fedforget.config import RunConfig, expand_clients
+    from fedforget.presets import load_any
 
-    config = load(preset, overrides or [])
-    typer.echo(f"{preset}: valid, {len(expand_clients(config.clients))} clients")
+    config = load_any(preset, overrides or [])
+    count = len(expand_clients(config.clients)) if isinstance(config, RunConfig) else config.data.clients
+    typer.echo(f"{preset}: valid, {count} clients")
 
 
 def methods() -> None:
@@ -192,9 +195,9 @@ def compare(
     from fedforget.stored import compare_run
     from fedforget.sweep import grid
 
-    directory = RunDirectory(run)
     names = grid(method, "--method") if method else None
     levels = [_level(text) for text in grid(level, "--level")] if level else None
+    directory = RunDirectory(run)
     directory.load_summaries()
     _quiet()
     comparison = compare_run(directory, names=names, levels=levels, progress=_progress)
@@ -216,6 +219,7 @@ def build() -> typer.Typer:
     app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
     app.callback()(_root)
     app.add_typer(config_app, name="config")
+    sequential_commands.register(app)
     for command in (methods, objectives, merge, sweep, compare, report):
         app.command()(command)
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
@@ -245,12 +249,14 @@ def _run(arguments: Sequence[str] | None) -> int:
         error.show()
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        print("interrupted", file=sys.stderr)
-        return 130
+        status = _INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has gone; Python would complain once more while closing it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    # Typer itself turns an interrupt inside a command into this status, and says nothing.
+    if status == _INTERRUPTED:
+        print("interrupted", file=sys.stderr)
     return status if isinstance(status, int) else 0
 
 

@@ -118,7 +118,7 @@ def tables(found: dict[str, Any]) -> list[Table]:
     groups = [[Slice(*item) for item in group] for group in found["plan"]["groups"]]
     band = lasts["band"]
     rows = [
-        ["groups", f"{len(groups)} of {min(map(len, groups))} to {max(map(len, groups))} slices"],
+        ["groups", f"{len(groups)} of {_range([len(group) for group in groups])} slices"],
         ["sequences", str(len(found["plan"]["sequences"]))],
         ["modules (nodes of the prefix tree)", f"{cost['nodes']} ({cost['unshared_nodes']} without sharing)"],
         ["rounds", f"{cost['rounds']} in {cost['phases']} phases"],
@@ -130,7 +130,7 @@ def tables(found: dict[str, Any]) -> list[Table]:
     ]
     v = talk["visits"]
     compared = [
-        ["modules trained per client", f"{v['mean']:.1f} ({v['least']} to {v['most']})"],
+        ["modules trained per client", f"{v['mean']:.1f} ({_range([v['least'], v['most']])})"],
         ["the same, by the paper's formula", f"{talk['formula']:.1f}"],
         [f"FedAvg, {ROUNDS} rounds", str(talk["fedavg"])],
         [f"FedCIO, {ROUNDS} rounds", str(talk["fedcio"])],
@@ -155,6 +155,11 @@ def tables(found: dict[str, Any]) -> list[Table]:
         rows = [[name, f"{value:.4g}"] for name, value in found["grouping"].items()]
         shown.append(Table(title, ["grouping", "objective"], rows))
     return shown
+
+
+def _range(values: list[int]) -> str:
+    least, most = min(values), max(values)
+    return str(least) if least == most else f"{least} to {most}"
 
 
 def _size(count: float) -> str:

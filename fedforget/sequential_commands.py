@@ -1,0 +1,300 @@
+"""The FedSGT commands that need no Flower: plan, forget, verify, evaluate, and the ledger's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedforget.errors import ConfigError, LedgerError, nearest
+
+if TYPE_CHECKING:
+    from fedforget.reporting.tables import Table
+    from fedforget.runs import RunDirectory
+    from fedforget.sequences.ledger import Head, Ledger
+
+UNKNOWN_DATA = 3  # exit status of `forget` when a request named data that the run does not have
+
+Run = Annotated[Path, typer.Argument(help="A FedSGT run's directory.", show_default=False)]
+Preset = Annotated[
+    str,
+    typer.Argument(help="A preset's name (see `fedforget config list`) or a YAML file.", show_default=False),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(help="key=value pairs over the preset, e.g. grouping.groups=8", show_default=False),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+
+ledger_app = typer.Typer(no_args_is_help=True, help="Look into a FedSGT run's ledger.")
+
+
+def register(app: typer.Typer) -> None:
+    """Attach the commands to the ``fedforget`` command line."""
+    for command in (plan, forget, verify, evaluate):
+        app.command()(command)
+    app.add_typer(ledger_app, name="ledger")
+
+
+def plan(preset: Preset, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Tell what a FedSGT plan costs and how long it will serve, before anything is trained.
+
+    Nodes, rounds, bytes, client visits, expected service life with a band, and the data that
+    remain in service after each request.
+    """
+    from fedforget.files import plain
+    from fedforget.plan_summary import summarise, tables
+    from fedforget.presets import load_sequential
+
+    found = summarise(load_sequential(preset, overrides or []))
+    if as_json:
+        typer.echo(json.dumps(plain(found), indent=2))
+        return
+    for table in tables(found):
+        _show(table)
+
+
+def forget(
+    run: Run,
+    client: Annotated[str, typer.Option(help="Whose data to delete.", show_default=False)] = "",
+    slice_id: Annotated[
+        int | None,
+        typer.Option("--slice", help="Which of the client's slices; all by default.", show_default=False),
+    ] = None,
+    records: Annotated[
+        str,
+        typer.Option(
+            help="Ids of records in the slice, separated by commas; all by default.",
+            show_default=False,
+        ),
+    ] = "",
+    request: Annotated[
+        str,
+        typer.Option(help="An id for the request; by default one made of its content."),
+    ] = "",
+    requests: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file of requests, one JSON object a line: client, slice, records, request.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete data: the ledger switches off every module that saw them, at once and for good.
+
+    Give one request, or a file of them, which is carried out in one transaction. A request that
+    comes again is answered as before. Ends with status 0 when all the data named are deleted (now or
+    before), 3 when a request named data that the run does not have (that request changes nothing, the
+    others are carried out), 1 for a malformed request (nothing was changed), 2 for wrong usage.
+    """
+    from fedforget.deletions import deletion, read_requests
+    from fedforget.deletions import forget as carry_out
+    from fedforget.sequences.ledger import UNKNOWN
+
+    directory = _open(run)
+    if requests is not None:
+        if client or slice_id is not None or records or request:
+            raise ConfigError(["--requests: give a file or one request by options, not both"])
+        asked = read_requests(requests)
+    else:
+        if not client:
+            raise ConfigError(["--client: name whose data to delete, or give --requests FILE"])
+        named = [one.strip() for one in records.split(",") if one.strip()] if records else None
+        if named is not None and slice_id is None:
+            raise ConfigError(["--records: name the slice that they are in with --slice"])
+        if records and not named:
+            raise ConfigError([f"--records: {records!r} names no record"])
+        asked = [deletion(client, slice_id, named, request)]
+    outcomes = carry_out(directory, asked)
+    if as_json:
+        typer.echo(json.dumps([one.as_dict() for one in outcomes], indent=2))
+    else:
+        for one in outcomes:
+            typer.echo(f"{one.request_id}: {one.status}: {one.message}")
+        typer.echo(_left(outcomes[-1].modules_left))
+    if any(one.status == UNKNOWN for one in outcomes):
+        raise typer.Exit(UNKNOWN_DATA)
+
+
+def verify(
+    run: Run,
+    prefix: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Groups of a prefix, e.g. 2,0,1; repeat for more. By default all that serve.",
+            show_default=False,
+        ),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every active module, not only what serves.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show bit for bit that what is served never saw deleted data: train it again without them.
+
+    Each prefix is retrained from scratch in this process, on data from which the deleted records and all
+    other groups are absent, and the hashes are compared. Ends with status 1 at any difference, naming the
+    first tensor. Hashes agree on one kind of machine: verify where the run was trained.
+    """
+    from fedforget.sequential_runs import SequentialRun
+    from fedforget.verify import Verification, require, verify_run
+
+    _open(run)
+    if every and prefix:
+        raise ConfigError(["--all: covers every prefix; leave --prefix out"])
+    wanted = [_prefix(text) for text in prefix] if prefix else None
+    if every:
+        wanted = list(SequentialRun(run).ledger.live_modules())
+    results: list[Verification] = []
+
+    def tell(one: Verification) -> None:
+        results.append(one)
+        if not as_json:
+            said = "same bits" if one.ok else f"DIFFERS: {one.difference}"
+            typer.echo(f"{_name(one.prefix)}  {one.stored[:16]}  {said}")
+
+    verify_run(run, wanted, on_result=tell)
+    same = sum(one.ok for one in results)
+    if as_json:
+        typer.echo(json.dumps([{**vars(one), "prefix": list(one.prefix)} for one in results], indent=2))
+    elif not results:
+        typer.echo("Nothing is in service, so there is nothing to verify.")
+    else:
+        typer.echo(f"{same} of {len(results)} modules came out as the same bits.")
+    require(results)
+
+
+def evaluate(
+    run: Run,
+    rule: Annotated[
+        str | None,
+        typer.Option(help="AllSeq, MinSeq or LongSeq; the run's own by default.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure what a FedSGT run serves now on its test records."""
+    from fedforget.sequential_checks import RULES
+    from fedforget.served import measure
+
+    if rule is not None and rule not in RULES:
+        raise ConfigError([f"--rule: {rule!r} is not one of {', '.join(RULES)}{nearest(rule, RULES)}"])
+    found = measure(_open(run), rule)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    accuracy = found["accuracy"]
+    if accuracy is not None:
+        typer.echo(f"accuracy {accuracy:.4f} of {found['records']} test records, rule {found['rule']}")
+        typer.echo("serving: " + "  ".join(_name(prefix) for prefix in found["prefixes"]))
+    typer.echo(_left(found["modules"]))
+
+
+@ledger_app.command("check")
+def ledger_check(run: Run) -> None:
+    """Audit the ledger: its hash chain, its tables against its events, and the head noted in run.json.
+
+    Ends with status 1 where something was altered, and names the event or row.
+    """
+    from fedforget.sequences.ledger import Ledger
+
+    directory = _open(run)
+    noted = _noted(directory)
+    with Ledger(directory.ledger, read_only=True, verify=False) as ledger:
+        ledger.check(noted)
+        head = ledger.head()
+    typer.echo(f"sound: {head.number} events, head {head.sha256[:16]}")
+    if noted is None:
+        typer.echo("run.json holds no earlier head, so a ledger set back as a whole would not show")
+
+
+@ledger_app.command("show")
+def ledger_show(run: Run, as_json: AsJson = False) -> None:
+    """Show the ledger: groups, sequences with what serves, requests, and events."""
+    from fedforget.sequences.ledger import Ledger
+
+    directory = _open(run)
+    with Ledger(directory.ledger, read_only=True) as ledger:
+        events = [vars(event) for event in ledger.history()]
+        if as_json:
+            typer.echo(json.dumps(events, indent=2))
+            return
+        for table in _ledger_tables(ledger):
+            _show(table)
+        modules = len(ledger.live_modules())
+    typer.echo(_left(modules))
+
+
+def _ledger_tables(ledger: Ledger) -> list[Table]:
+    from fedforget.reporting.tables import Table
+
+    gone = ledger.deleted_groups()
+    groups = [
+        [
+            str(i),
+            str(len(group)),
+            str(sum(size for _, _, size in group)),
+            "deleted" if i in gone else "active",
+        ]
+        for i, group in enumerate(ledger.groups())
+    ]
+    served = [
+        [str(i), _name(order), _name(prefix)]
+        for i, (order, prefix) in enumerate(zip(ledger.sequences(), ledger.served_prefixes(), strict=True))
+    ]
+    requests = [
+        [one.at, one.outcome.request_id, one.client, "all" if one.slice_id is None else str(one.slice_id),
+         "all" if one.records is None else str(len(one.records)), str(len(one.outcome.modules_off))]
+        for one in ledger.requests()
+    ]  # fmt: skip
+    events = [[str(e.number), e.at, e.kind, e.sha256[:16]] for e in ledger.history() if e.kind != "module"]
+    return [
+        Table(f"Groups of generation {ledger.generation()}", ["group", "slices", "records", "state"], groups),
+        Table("Sequences", ["", "order", "serves"], served),
+        Table("Requests", ["at", "id", "client", "slice", "records", "modules off"], requests),
+        Table("Events, modules left out", ["number", "at", "kind", "hash"], events),
+    ]
+
+
+def _open(run: Path) -> RunDirectory:
+    """Open a FedSGT run that has a ledger."""
+    from fedforget.runs import RunDirectory
+
+    directory = RunDirectory(run)
+    _ = directory.sequential
+    if not directory.ledger.is_file():
+        raise LedgerError(f"{directory.path}: has no ledger; nothing was trained in this run yet")
+    return directory
+
+
+def _noted(directory: RunDirectory) -> Head | None:
+    from fedforget.sequences.ledger import Head
+
+    noted = directory.record.get("ledger_head")
+    return Head(int(noted["number"]), str(noted["sha256"])) if noted else None
+
+
+def _prefix(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(word) for word in text.replace(",", " ").split())
+    except ValueError:
+        raise ConfigError([f"--prefix: {text!r} is not a list of groups such as 2,0,1"]) from None
+
+
+def _name(prefix: Sequence[int]) -> str:
+    return ",".join(map(str, prefix)) or "-"
+
+
+def _left(modules: int) -> str:
+    if modules:
+        return f"{modules} modules are active."
+    return "Service has ended: no module is left; run `fedforget repair` or `fedforget retrain`."
+
+
+def _show(table: Table) -> None:
+    from rich.console import Console
+
+    from fedforget.reporting import rich
+
+    Console().print(rich(table))
