@@ -110,7 +110,7 @@ class LocalTrainingConfig:
     rounds_per_phase: int = 1
     local_epochs: int = 3  # E
     batch_size: int = 16
-    learning_rate: float = 5.0e-3
+    learning_rate: float = 5.0e-3  # falls linearly to zero over the client's steps
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0  # 0: no clipping
     # Bits depend on the number of threads, so it is part of the configuration, not of the machine.

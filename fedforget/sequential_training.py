@@ -148,6 +148,7 @@ def _epochs(stack: ModuleStack, records: Records, cfg: LocalTrainingConfig, seed
         parameters, lr=cfg.learning_rate, weight_decay=cfg.weight_decay, foreach=False
     )
     generator = torch.Generator().manual_seed(derive_seed(seed, "order"))
+    total = cfg.local_epochs * math.ceil(len(records) / cfg.batch_size)
     losses: list[float] = []
     stack.model.train()
     with seeded(derive_seed(seed, "dropout"), classifier.device):
@@ -168,6 +169,8 @@ def _epochs(stack: ModuleStack, records: Records, cfg: LocalTrainingConfig, seed
                 torch.autograd.backward(loss)
                 if cfg.max_grad_norm:
                     nn.utils.clip_grad_norm_(parameters, cfg.max_grad_norm, foreach=False)
+                for group in optimiser.param_groups:
+                    group["lr"] = cfg.learning_rate * (1.0 - len(losses) / total)
                 optimiser.step()
                 losses.append(value)
     return losses
