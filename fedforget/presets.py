@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import sysconfig
-import types
-import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -18,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from fedforget.checks import contradictions
 from fedforget.config import RunConfig
 from fedforget.errors import ConfigError, nearest
+from fedforget.schemas import Cleaner
 from fedforget.sequential_checks import sequential_contradictions
 from fedforget.sequential_config import SequentialRunConfig
 
@@ -134,10 +132,10 @@ def parse_any(raw: dict[str, Any], overrides: list[str], source: str = "") -> An
     problems: list[str] = []
     merged: DictConfig = OmegaConf.structured(schema)
     raw_overrides = _parse_overrides(overrides, problems)
-    cleaner = _OnlyKnown(schema, problems)
+    cleaner = Cleaner(schema, problems)
     layers = [cleaner.clean(layer) for layer in (raw, *raw_overrides)]
     for layer in layers:
-        merged = _merge_leaves(merged, layer, problems)
+        merged = _merge(merged, layer, problems)
     if problems:
         raise ConfigError(problems, source)
     try:
@@ -201,121 +199,34 @@ def _parse_overrides(pairs: list[str], problems: list[str]) -> list[dict[str, An
     return layers
 
 
-class _OnlyKnown:
-    """Drops unknown keys and values of the wrong type from a raw mapping, noting each."""
-
-    def __init__(self, schema: type, problems: list[str]) -> None:
-        self._schema = schema
-        self._problems = problems
-
-    def clean(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """Return what remains of the whole configuration."""
-        return self._mapping(raw, self._schema, "")
-
-    def _mapping(self, raw: dict[str, Any], schema: Any, prefix: str) -> dict[str, Any]:
-        hints = _hints(schema)
-        kept: dict[str, Any] = {}
-        for key, value in raw.items():
-            dotted = f"{prefix}{key}"
-            if key not in hints:
-                close = self._nearest_key(dotted, str(key), prefix, hints)
-                self._problems.append(f"unknown key {dotted!r}{close}")
-                continue
-            found = self._value(value, hints[key], dotted)
-            if found is not _WRONG:
-                kept[key] = found
-        return kept
-
-    def _nearest_key(self, dotted: str, key: str, prefix: str, hints: dict[str, Any]) -> str:
-        close = nearest(key, hints)
-        if close:
-            return close.replace("'", f"'{prefix}", 1)
-        return nearest(dotted, all_keys(self._schema))
-
-    def _value(self, value: Any, hint: Any, dotted: str) -> Any:
-        wrong = _mismatch(value, hint)
-        if wrong:
-            self._problems.append(f"{dotted}: {value!r} is not {wrong}")
-            return _WRONG
-        if dataclasses.is_dataclass(hint):
-            return self._mapping(value, hint, f"{dotted}.")
-        if typing.get_origin(hint) is list:
-            (item,) = typing.get_args(hint)
-            found = [self._value(one, item, f"{dotted}[{i}]") for i, one in enumerate(value)]
-            return [one for one in found if one is not _WRONG]
-        if typing.get_origin(hint) is dict:
-            _, item = typing.get_args(hint)
-            pairs = {str(key): self._value(one, item, f"{dotted}.{key}") for key, one in value.items()}
-            return {key: one for key, one in pairs.items() if one is not _WRONG}
-        return value
-
-
-_WRONG = object()
-_KINDS: dict[Any, str] = {
-    float: "a number",
-    int: "a whole number",
-    bool: "true or false",
-    str: "a text",
-    list: "a list, such as [a, b]; give the whole list",
-    dict: "a mapping of keys to values",
-}
-
-
-def _mismatch(value: Any, hint: Any) -> str:
-    """Say what the value should be and is not; empty where OmegaConf will take it."""
-    if hint is Any:
-        return ""
-    if isinstance(hint, types.UnionType):
-        return "" if value is None else _mismatch(value, typing.get_args(hint)[0])
-    kind = dict if dataclasses.is_dataclass(hint) else typing.get_origin(hint) or hint
-    if kind in (list, dict):
-        return "" if isinstance(value, kind) else _KINDS[kind]
-    return "" if _is_scalar(value, kind) else _KINDS[kind]
-
-
-def _is_scalar(value: Any, kind: type) -> bool:
-    if value is None or isinstance(value, list | dict) or value == "???":
-        return False
-    if kind is str:
-        return True
-    if kind is bool:
-        return isinstance(value, bool) or str(value).lower() in {"true", "false"}
-    if isinstance(value, bool):
-        return False
+def _merge(base: DictConfig, layer: dict[str, Any], problems: list[str]) -> DictConfig:
+    """Merge a cleaned layer; an empty mapping takes away what is there, which a merge would keep."""
     try:
-        # What an editor or a shell quoted is still a number.
-        number = float(value)
-    except ValueError:
-        return False
-    return kind is float or (math.isfinite(number) and not isinstance(value, float) and number.is_integer())
+        merged = cast(DictConfig, OmegaConf.merge(base, layer))
+    except (OmegaConfBaseException, TypeError, ValueError):
+        # Each copy of the configuration takes long: go leaf by leaf only to tell what is wrong where.
+        merged = _merge_leaves(base, layer, problems)
+    for key in _emptied(layer):
+        if not _is_structured(OmegaConf.select(merged, key)):
+            OmegaConf.update(merged, key, {}, merge=False)
+    return merged
 
 
-def all_keys(schema: Any, prefix: str = "") -> list[str]:
-    """Return every dotted key of a structured configuration."""
-    keys = []
-    for name, hint in _hints(schema).items():
-        keys.append(prefix + name)
-        if dataclasses.is_dataclass(hint):
-            keys += all_keys(hint, f"{prefix}{name}.")
-    return keys
-
-
-def _hints(schema: Any) -> dict[str, Any]:
-    return typing.get_type_hints(schema)
+def _emptied(layer: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in layer.items():
+        if value == {}:
+            yield f"{prefix}{key}"
+        elif isinstance(value, dict):
+            yield from _emptied(value, f"{prefix}{key}.")
 
 
 def _merge_leaves(base: DictConfig, layer: Any, problems: list[str], prefix: str = "") -> DictConfig:
-    """Merge leaf by leaf, so that each wrong type is a problem of its own."""
     for key, value in layer.items():
         current = base.get(key) if prefix == "" else OmegaConf.select(base, prefix + key)
         if isinstance(value, dict) and isinstance(current, DictConfig) and _is_structured(current):
             base = _merge_leaves(base, value, problems, f"{prefix}{key}.")
             continue
         try:
-            if value == {} and isinstance(current, DictConfig):
-                # An empty mapping takes everything away; merging it would change nothing.
-                OmegaConf.update(base, prefix + key, {}, merge=False)
-                continue
             nested: Any = value
             for part in reversed(f"{prefix}{key}".split(".")):
                 nested = {part: nested}
