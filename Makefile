@@ -8,7 +8,7 @@ STAMP   = $(VENV)/.installed
 # times slower than with one.
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: help install demo test lint types imports check clean
+.PHONY: help install demo demo-exact test lint types imports check clean
 
 help:  ## Show these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -24,6 +24,9 @@ install: $(STAMP)  ## Create .venv with everything the demo and the tests need
 
 demo: $(STAMP)  ## FIRM on a real small language model, through `flwr run`, under four minutes
 	$(BIN)/fedforget demo firm-smollm2
+
+demo-exact: $(STAMP)  ## FedSGT on digits, through `flwr run`: delete until service ends, verify every bit
+	$(BIN)/fedforget demo-exact digits
 
 test: $(STAMP)  ## Run the tests
 	$(BIN)/pytest -q

@@ -10,6 +10,7 @@ import typer
 
 from fedforget.errors import RunError
 from fedforget.runs import RunDirectory
+from simulations import sequential_commands
 
 
 class Backend(StrEnum):
@@ -39,16 +40,18 @@ def register(app: typer.Typer) -> None:
     """Attach the commands to the ``fedforget`` command line."""
     app.command("simulate")(simulate)
     app.command("demo")(demo)
+    sequential_commands.register(app)
 
 
 def simulate(
     preset: Preset, overrides: Overrides = None, out: Out = None, backend: Where = Backend.RAY
 ) -> None:
-    """Run one federated unlearning round in a simulated federation.
+    """Run a preset in a simulated federation: a FIRM round, or the training of a FedSGT plan.
 
-    Writes the run's directory: configuration, client summaries, merged update, metrics, report.
-    Ends with status 1 if the run failed. A run that was cut short is carried on with when it is
-    started again with the same --out: clients whose summaries are there are not asked again.
+    Writes the run's directory: configuration, client summaries, merged update, metrics, report;
+    for FedSGT modules, ledger, metrics. Ends with status 1 if the run failed. A run that was cut
+    short is carried on with when it is started again with the same --out: what is there is not
+    asked for again.
     """
     run = run_preset(preset, overrides or [], out, backend)
     typer.echo(f"Run: {run.path}")

@@ -1,0 +1,134 @@
+"""The FedSGT commands that run Flower: ``fedforget repair``, ``retrain`` and ``demo-exact``."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedforget.runs import RunDirectory
+
+
+class Backend(StrEnum):
+    """Where simulated clients run."""
+
+    RAY = "ray"
+    INLINE = "inline"
+
+
+Run = Annotated[Path, typer.Argument(help="A FedSGT run's directory.", show_default=False)]
+Where = Annotated[
+    Backend,
+    typer.Option(
+        help="ray: Flower's simulation, clients in parallel; inline: in this process, one after another."
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Attach the commands to the ``fedforget`` command line."""
+    app.command("repair")(repair)
+    app.command("retrain")(retrain)
+    app.command("demo-exact")(demo_exact)
+
+
+def repair(
+    run: Run,
+    groups: Annotated[
+        str,
+        typer.Option(help="Deleted groups to repair, e.g. 1,4; by default all that have data left."),
+    ] = "",
+    backend: Where = Backend.RAY,
+) -> None:
+    """Train the switched-off modules again, without the deleted records.
+
+    What survived the deletions keeps serving meanwhile and stays as it is. Started again after an
+    interruption, it carries on.
+    """
+    from simulations.sequential_upkeep import due, prepare_repair
+
+    directory = RunDirectory(run)
+    repaired = prepare_repair(directory, groups)
+    if repaired:
+        typer.echo(f"groups {', '.join(map(str, repaired))}: modules are trained without the deleted records")
+    if not due(directory):
+        typer.echo("Nothing is to be trained.")
+        return
+    typer.echo(_outcome(carry_on(directory, backend)))
+
+
+def retrain(
+    run: Run,
+    groups: Annotated[
+        int | None,
+        typer.Option(help="Number of groups; the configuration's by default.", show_default=False),
+    ] = None,
+    sequences: Annotated[
+        int | None,
+        typer.Option(help="Number of sequences; the configuration's by default.", show_default=False),
+    ] = None,
+    backend: Where = Backend.RAY,
+) -> None:
+    """Group what remains anew and train it from the start, as a new generation.
+
+    Every module of the generation before goes out of service at once; the ledger keeps its history, and
+    deleted data cannot come back. Started again after an interruption, it carries on.
+    """
+    from simulations.sequential_upkeep import prepare_retrain
+
+    directory = RunDirectory(run)
+    typer.echo(prepare_retrain(directory, groups, sequences))
+    typer.echo(_outcome(carry_on(directory, backend)))
+
+
+def demo_exact(
+    preset: Annotated[str, typer.Argument(help="A FedSGT preset's name or a YAML file.")] = "fedsgt-digits",
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="key=value pairs over the preset.", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run's new directory; by default one in $FEDFORGET_HOME/runs.")
+    ] = None,
+    backend: Where = Backend.RAY,
+) -> None:
+    """Train, delete request by request until service ends, and verify what served, bit for bit.
+
+    Ends with status 1 if anything failed: the training, a deletion, or one bit.
+    """
+    from rich.console import Console
+
+    from fedforget.reporting import rich
+    from simulations.commands import Backend as Simulated
+    from simulations.commands import run_preset
+    from simulations.demo_exact import run_demo_exact
+
+    console = Console()
+    run_demo_exact(
+        lambda name, pairs, target: run_preset(name, pairs, target, Simulated(backend.value)),
+        preset,
+        overrides or [],
+        out,
+        show=lambda table: console.print(rich(table)),
+        say=typer.echo,
+    )
+
+
+def carry_on(run: RunDirectory, backend: Backend) -> RunDirectory:
+    """Train what is due in a run, with one of the backends."""
+    if backend is Backend.INLINE:
+        from simulations.inline import run_inline
+
+        return run_inline("", "", run.path, action="carry on")
+    from simulations.flwr_run import run_flower
+
+    return run_flower("", "", run.path, say=typer.echo, action="carry on")
+
+
+def _outcome(run: RunDirectory) -> str:
+    served = run.metrics.get("served", {})
+    accuracy = served.get("accuracy")
+    shown = "service has ended" if accuracy is None else f"accuracy {accuracy:.4f}"
+    return f"{shown}, {served.get('modules', 0)} modules active; run: {run.path}"

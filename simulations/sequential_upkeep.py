@@ -1,0 +1,96 @@
+"""What a repair and a new generation begin with, before any client is asked."""
+
+from __future__ import annotations
+
+from fedforget.deletions import note_head
+from fedforget.errors import LedgerError, RunError
+from fedforget.runs import RunDirectory
+from fedforget.sequences import Slice
+from fedforget.sequences.ledger import Ledger
+from fedforget.sequential_plan import Prefix, SequentialPlan, make_plan
+from strategies.sequential_setup import regrouped
+
+
+def prepare_repair(run: RunDirectory, groups: str = "") -> list[int]:
+    """Mark deleted groups for repair in the ledger, and return which.
+
+    Parameters
+    ----------
+    run : RunDirectory
+    groups : str
+        ``"1,4"``; empty for every deleted group that has data left.
+
+    Raises
+    ------
+    RunError
+        ``groups`` cannot be read.
+    LedgerError
+        A named group is not deleted, or nothing is left of it.
+    """
+    try:
+        named = [int(word) for word in groups.replace(",", " ").split()]
+    except ValueError:
+        raise RunError(f"--groups {groups!r}: give numbers of groups, e.g. 1,4") from None
+    with _ledger(run) as ledger:
+        if not named:
+            left = {item[:2] for item in ledger.remaining_slices()}
+            named = [
+                number
+                for number, group in enumerate(ledger.groups())
+                if number in ledger.deleted_groups() and any(item[:2] in left for item in group)
+            ]
+        if named:
+            ledger.repair(named)
+            note_head(run, ledger)
+    return named
+
+
+def due(run: RunDirectory) -> list[Prefix]:
+    """Return the modules that could be active and are not."""
+    with _ledger(run) as ledger:
+        plan = SequentialPlan.of(ledger.groups(), ledger.sequences())
+        live = ledger.live_modules()
+        return [prefix for prefix in plan.tree.live(ledger.deleted_groups()) if prefix not in live]
+
+
+def prepare_retrain(run: RunDirectory, groups: int | None, sequences: int | None) -> str:
+    """Ask, in the run's record, for a new generation; one asked for and not completed is kept.
+
+    Returns
+    -------
+    str
+        What will be done, in a sentence.
+    """
+    pending = run.record.get("regroup")
+    with _ledger(run) as ledger:
+        generation = ledger.generation()
+        slices = [Slice(*item) for item in ledger.remaining_slices()]
+    if pending and generation > pending["generation"]:
+        given = {"groups": groups, "sequences": sequences}
+        if any(value is not None and pending.get(key) != value for key, value in given.items()):
+            raise RunError(
+                f"{run.path}: a retraining with {_numbers(pending)} was begun and is not complete; "
+                "run `fedforget retrain` without options to carry on with it"
+            )
+        return f"generation {generation}: carrying on with the retraining that was begun"
+    if not slices:
+        raise LedgerError(f"{run.ledger}: no data is left; there is nothing to retrain on")
+    request = {"generation": generation, "groups": groups, "sequences": sequences}
+    config = regrouped(run.sequential, request)
+    if config.grouping.method != "barycentre":
+        make_plan(config, slices)  # what cannot be planned is told before anything is started
+    run.update(regroup=request)
+    records = sum(item.size for item in slices)
+    return f"generation {generation + 1}: {len(slices)} slices with {records} records are grouped anew"
+
+
+def _numbers(request: dict[str, int | None]) -> str:
+    shown = [f"{request[key]} {key}" for key in ("groups", "sequences") if request.get(key) is not None]
+    return " and ".join(shown) or "the configuration's groups and sequences"
+
+
+def _ledger(run: RunDirectory) -> Ledger:
+    _ = run.sequential
+    if not run.ledger.is_file():
+        raise LedgerError(f"{run.path}: has no ledger; nothing was trained in this run yet")
+    return Ledger(run.ledger)
