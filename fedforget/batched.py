@@ -135,17 +135,20 @@ class _LowRank:
         rank = max(len(A) for A, _ in stacked)
         device = layer.weight.device
         # Shapes [prefixes, d_in, rank] and [prefixes, rank, d_out].
-        self._down = torch.stack([nn.functional.pad(A, (0, 0, 0, rank - len(A))).T for A, _ in stacked]).to(
-            device
-        )
-        self._up = torch.stack([nn.functional.pad(B, (0, rank - B.shape[1])).T for _, B in stacked]).to(
-            device
-        )
+        down = torch.stack([nn.functional.pad(A, (0, 0, 0, rank - len(A))).T for A, _ in stacked])
+        up = torch.stack([nn.functional.pad(B, (0, rank - B.shape[1])).T for _, B in stacked])
+        d_in, d_out = down.shape[1], up.shape[2]
+        # In narrow layers the dense updates cost less than their factors.
+        dense = rank * (d_in + d_out) >= d_in * d_out
+        self._down: Tensor = (torch.bmm(down, up) if dense else down).to(device)
+        self._up: Tensor | None = None if dense else up.to(device)
 
     def attach(self, module: nn.Module) -> Any:
         def hook(layer: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
             rows = args[0].reshape(len(self._down), -1, args[0].shape[-1])
-            update = torch.bmm(torch.bmm(rows, self._down.to(rows.dtype)), self._up.to(rows.dtype))
+            update = torch.bmm(rows, self._down.to(rows.dtype))
+            if self._up is not None:
+                update = torch.bmm(update, self._up.to(rows.dtype))
             return output + update.view(output.shape)
 
         return module.register_forward_hook(hook)
