@@ -165,7 +165,7 @@ class _Stream:
         longest = max((tuple(prefix) for prefix in found["prefixes"]), key=len)
         last = self._verified[-1] if self._verified else None
         if last and (
-            last["after"] == number or number not in VERIFIED_AFTER and last["prefix"] == [*longest]
+            last["after"] == number or (number not in VERIFIED_AFTER and last["prefix"] == [*longest])
         ):
             return
         results = verify_run(self._run.path, [longest])
