@@ -69,7 +69,8 @@ def forget(run: RunDirectory, requests: Sequence[Deletion]) -> list[Outcome]:
     """Carry out requests, in order and in one transaction, and answer each.
 
     Requests that name records the slice never had are answered as unknown and not carried out; the
-    others are. What is answered as deleted is on disk.
+    others are. What is answered as deleted is on disk, and the files of the modules that it switched
+    off are removed.
 
     Raises
     ------
@@ -80,6 +81,7 @@ def forget(run: RunDirectory, requests: Sequence[Deletion]) -> list[Outcome]:
     with Ledger(run.ledger) as ledger:
         refused = _unknown_records(run, ledger, requests)
         carried = ledger.request_deletions([one for one in requests if one.request_id not in refused])
+        purge(run, ledger)
         answered = {outcome.request_id: outcome for outcome in carried} | refused
         note_head(run, ledger)
     return [answered[one.request_id] for one in requests]
@@ -89,6 +91,19 @@ def note_head(run: RunDirectory, ledger: Ledger) -> None:
     """Note the ledger's last event in ``run.json``, so that a ledger set back to before it shows."""
     head = ledger.head()
     run.update(ledger_head={"number": head.number, "sha256": head.sha256})
+
+
+def purge(run: RunDirectory, ledger: Ledger) -> int:
+    """Remove the files of modules that are off, which deleted data made, and return how many went.
+
+    Their hashes stay in the ledger. Nothing can put a module back in service that is off.
+    """
+    active = {module.path for module in ledger.modules("active")}
+    files = {run.path / module.path for module in ledger.modules("off") if module.path not in active}
+    gone = [path for path in files if path.is_file()]
+    for path in gone:
+        path.unlink(missing_ok=True)
+    return len(gone)
 
 
 def held(run: RunDirectory) -> Holdings:

@@ -105,7 +105,7 @@ class _Stream:
     def run(self) -> None:
         """Send the requests."""
         run, limit = self._run, self._config.requests.limit
-        before = self._measured(0, "after training")
+        before = self._measured(0, "after training", "-")
         self._verify(0, before)
         for number, request in enumerate(request_stream(self._config, self._plan, held(run)), start=1):
             if len(before["prefixes"]) == 1 and len(before["prefixes"][0]) == 1:
@@ -113,11 +113,8 @@ class _Stream:
             outcome = forget(run, [request])[0]
             if outcome.status != DELETED:
                 raise RunError(f"{outcome.request_id} was not carried out: {outcome.message}")
-            groups = ", ".join(map(str, outcome.groups)) or "none new"
-            said = (
-                f"{request.client}/{request.slice_id}, {len(request.records or ())} records, group {groups}"
-            )
-            before = self._measured(number, said)
+            groups = ", ".join(map(str, outcome.groups)) or "hit before"
+            before = self._measured(number, f"{request.client}/{request.slice_id}", groups)
             if not before["modules"]:
                 self._ended = True
                 return
@@ -150,14 +147,14 @@ class _Stream:
             },
         }
 
-    def _measured(self, number: int, said: str) -> dict[str, Any]:
+    def _measured(self, number: int, said: str, group: str) -> dict[str, Any]:
         found = measure(self._run)
         longest = max((len(prefix) for prefix in found["prefixes"]), default=0)
-        self._rows.append({"number": number, "request": said, "longest": longest, **found})
+        self._rows.append({"number": number, "request": said, "group": group, "longest": longest, **found})
         accuracy = found["accuracy"]
         serving = "  ".join(",".join(map(str, prefix)) for prefix in found["prefixes"])
         shown = f"accuracy {accuracy:.3f}" if accuracy is not None else "service has ended"
-        self._say(f"[{number:3d}] {said}: {shown}, {found['modules']} modules live  {serving}")
+        self._say(f"[{number:3d}] {said}, group {group}: {shown}, {found['modules']} modules live  {serving}")
         return found
 
     def _verify(self, number: int, found: dict[str, Any]) -> None:
@@ -189,6 +186,7 @@ def tables(record: dict[str, Any]) -> list[Table]:
         [
             str(row["number"]),
             row["request"],
+            row["group"],
             "-" if row["accuracy"] is None else f"{row['accuracy']:.3f}",
             str(row["modules"]),
             str(row["longest"]),
@@ -207,8 +205,9 @@ def tables(record: dict[str, Any]) -> list[Table]:
     return [
         Table(
             "Requests",
-            ["", "request", "accuracy", "modules live", "longest prefix", "expected"],
+            ["", "slice", "group", "accuracy", "modules", "longest", "expected"],
             rows,
+            ["longest: groups in the longest prefix that serves, and its expectation before any request"],
         ),
         Table(
             "Service life in requests", ["observed", "expected", f"band of {found['confidence']:.0%}"], lives

@@ -46,7 +46,10 @@ def train_sequential(grid: Grid, config: SequentialRunConfig, run: RunDirectory,
                 module_bytes=size,
             )
             strategy = FedSGT(config, run, shapes, fingerprint, regroup=run.record.get("regroup"), poll=poll)
-            strategy.start(grid, evaluate_fn=evaluate)
+            try:
+                strategy.start(grid, evaluate_fn=evaluate)
+            finally:
+                strategy.close()
             run.update(regroup=None)
     except Timeout:
         raise RunError(f"{run.path}: another process is training this run; wait for it to end") from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shutil
 import time
@@ -17,15 +16,16 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
 from fedforget import sequential_protocol as words
-from fedforget.errors import FedForgetError, LedgerError, RunError
+from fedforget.deletions import note_head, purge
+from fedforget.errors import FedForgetError, RunError
 from fedforget.modules import PrefixModule
 from fedforget.presets import to_yaml
 from fedforget.runs import RunDirectory
 from fedforget.sequences.ledger import Ledger
 from fedforget.sequential_config import SequentialRunConfig
 from fedforget.sequential_plan import Prefix, SequentialPlan
-from fedforget.sequential_training import FedAvg
 from strategies.dispatch import Task, dispatch, error_reason, raise_failures
+from strategies.sequential_record import average, changed, due, record
 from strategies.sequential_roles import discover_clients, request
 from strategies.sequential_round import Outbox, Snapshot, requests_of
 from strategies.sequential_setup import Regroup, Setup
@@ -112,6 +112,11 @@ class FedSGT(Strategy):
             raise RunError("the strategy has not been started; call start or prepare first")
         return self._plan
 
+    def close(self) -> None:
+        """Close the ledger."""
+        if self._ledger is not None:
+            self._ledger.close()
+
     def summary(self) -> None:
         """Log the strategy as a tree."""
         config = self.config
@@ -180,6 +185,7 @@ class FedSGT(Strategy):
                 result.train_metrics_clientapp[server_round] = metrics
         self._release(grid, timeout)
         shutil.rmtree(self.spool.folder, ignore_errors=True)
+        purge(self.run, self.ledger)
         if evaluate_fn and (metrics := evaluate_fn(rounds, arrays)) is not None:
             result.evaluate_metrics_serverapp[rounds] = metrics
         self._note(time.monotonic() - started)
@@ -207,6 +213,9 @@ class FedSGT(Strategy):
         depth, step = (server_round - 1) // per_phase + 1, (server_round - 1) % per_phase + 1
         if step == 1:
             self._begin_phase(depth)
+        else:  # what was deleted meanwhile needs no further round
+            ledger = self.ledger
+            self._keys = {p: key for p, key in self._keys.items() if not changed(ledger, p, key)}
         self._asked, self._messages = {}, {}
         if not self._keys:
             return []
@@ -255,13 +264,17 @@ class FedSGT(Strategy):
         last = server_round % self.config.training.rounds_per_phase == 0
         examples = 0
         for prefix in self._all:
-            module, examples_here = self._average(prefix)
-            examples += examples_here
-            if last:
-                self._record(prefix, module, examples_here)
-            else:
+            requests = self._all[prefix]
+            module, count = average(self.spool, prefix, requests)
+            examples += count
+            if not last:
                 self._current[prefix] = module
                 self.outbox.hold(module)
+                continue
+            names = [one.client_id for one in requests]
+            if record(self.run, self.ledger, module, self._keys[prefix], names, count):
+                self.trained.append(prefix)
+            self.spool.remove(requests)
         if last:
             self._current.clear()
             self.outbox.drop_held()
@@ -281,23 +294,10 @@ class FedSGT(Strategy):
         del server_round, replies
         return None
 
-    def due(self, depth: int) -> dict[Prefix, str]:
-        """Return the modules of one depth that are to be trained, each with its data key."""
-        live, gone = self.ledger.live_modules(), self.ledger.deleted_groups()
-        found: dict[Prefix, str] = {}
-        for prefix in self.plan.tree.depth(depth):
-            if prefix in live or not gone.isdisjoint(prefix) or (depth > 1 and prefix[:-1] not in live):
-                continue
-            try:
-                found[prefix] = self.ledger.data_key(prefix)
-            except LedgerError:  # deleted this very moment
-                continue
-        return found
-
     def _begin_phase(self, depth: int) -> None:
         # Data keys before anything else that the ledger says of the data: a deletion that comes
         # later changes them, and the ledger then refuses the module.
-        keys = self.due(depth)
+        keys = due(self.ledger, self.plan, depth)
         self._snapshot = Snapshot.of(self.ledger, self.plan)
         live = self._snapshot.live
         self._keys = {
@@ -365,44 +365,6 @@ class FedSGT(Strategy):
         self._traffic["bytes_received"] += outcome["bytes"]
         self._traffic["client_seconds"] += outcome["seconds"]
 
-    def _average(self, prefix: Prefix) -> tuple[PrefixModule, int]:
-        requests = sorted(self._all[prefix], key=lambda one: one.client_id)
-        average = FedAvg()
-        for one in requests:  # one client's tensors in memory at a time
-            average.add(one.client_id, one.examples, self.spool.load(one).tensors)
-        return PrefixModule(prefix, average.result()), average.num_examples
-
-    def _record(self, prefix: Prefix, module: PrefixModule, examples: int) -> None:
-        path = self.run.modules / f"{module.sha256}.safetensors"
-        if not path.is_file():
-            module.save(path)
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())  # the ledger's entry must not outlive the file
-        requests = self._all[prefix]
-        try:
-            self.ledger.record_module(
-                prefix,
-                data_key=self._keys[prefix],
-                sha256=module.sha256,
-                path=str(path.relative_to(self.run.path)),
-                participants=[one.client_id for one in requests],
-                examples=examples,
-            )
-        except LedgerError:
-            if not self._changed(prefix):
-                raise
-            path.unlink(missing_ok=True)
-            log(WARNING, "\tmodule %s: data it was trained on were deleted meanwhile; dropped", list(prefix))
-        else:
-            self.trained.append(prefix)
-        self.spool.remove(requests)
-
-    def _changed(self, prefix: Prefix) -> bool:
-        try:
-            return self.ledger.data_key(prefix) != self._keys[prefix]
-        except LedgerError:
-            return True
-
     def _release(self, grid: Grid, timeout: float) -> None:
         """Let the clients drop their caches; a client that does not answer keeps files, no more."""
         if not self.trained:
@@ -416,7 +378,6 @@ class FedSGT(Strategy):
             log(WARNING, "\t%s may still cache modules of this run: %s", name, reason)
 
     def _note(self, seconds: float) -> None:
-        head = self.ledger.head()
         attempts = [*self.run.record.get("trainings", [])]
         attempts.append(
             {
@@ -426,4 +387,5 @@ class FedSGT(Strategy):
                 **{key: round(value, 3) for key, value in self._traffic.items()},
             }
         )
-        self.run.update(trainings=attempts, ledger_head={"number": head.number, "sha256": head.sha256})
+        self.run.update(trainings=attempts)
+        note_head(self.run, self.ledger)

@@ -71,6 +71,9 @@ def test_forget_by_options(fedforget, trained: RunDirectory) -> None:  # type: i
     with Ledger(trained.ledger) as ledger:
         assert ledger.deleted_records(client, slice_id) == tuple(sorted(records[:2]))
         assert len(ledger.deleted_groups()) == 1
+        live = {module.sha256 for module in ledger.live_modules().values()}
+        # What the deleted data made is gone from the disk.
+        assert {path.stem for path in trained.modules.iterdir()} == live
         head = ledger.head()
     assert trained.record["ledger_head"] == {"number": head.number, "sha256": head.sha256}
     again = fedforget(*words, "--records", ",".join(records[:2]))

@@ -297,8 +297,9 @@ def test_a_deletion_during_training_takes_its_modules_out(
     assert set(live) == {prefix for prefix in strategy.plan.tree.nodes if 0 not in prefix}
     strategy.ledger.check()
     files = {f.stem for f in strategy.run.modules.iterdir()}
+    assert files == {module.sha256 for module in live.values()}
     # The modules of depth 1 had been recorded before; the ones of depth 2 with group 0 were dropped.
-    assert files == {m.sha256 for m in strategy.ledger.modules()}
+    assert [m.prefix for m in strategy.ledger.modules("off")] == [(0,)]
 
 
 def test_repair_trains_the_suffixes_without_the_deleted_records(
