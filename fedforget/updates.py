@@ -112,7 +112,7 @@ def write_update(
         end = 0
         for name, tensor in tensors:
             raw = tensor.detach().cpu().contiguous()
-            file.write(memoryview(raw.reshape(-1).view(torch.uint8).numpy()))
+            file.write(raw.reshape(-1).view(torch.uint8).numpy().data)
             entries[name] = _entry(raw.dtype, tuple(raw.shape), end, end + raw.nbytes)
             end += raw.nbytes
         header = _header(entries)
