@@ -70,7 +70,7 @@ class ColumnsConfig:
 class RecordsConfig:
     """The records, and how clients and slices share them."""
 
-    # digits (scikit-learn's), statements (sentences of fedforget.data, by topic), cifar10, cifar100,
+    # digits (scikit-learn's), statements (plain facts of fedforget.data, by subject), cifar10, cifar100,
     # sst2, qqp, qnli, mnli, or images / texts (any data set; give path and columns).
     family: str = "digits"
     # Hub id or local path (a directory or a file of parquet, json or csv); empty: the family's hub id.

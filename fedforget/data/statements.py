@@ -1,10 +1,10 @@
-"""Statements about countries, labelled with the country's continent: real text that needs no download.
+"""Statements of plain facts, labelled with what they are about: real text that needs no download.
 
-The statements tell currencies, internet domains and capitals, in several wordings, and never the continent.
-Half of the countries are public; the others' statements are federated, but for one in five that is for
-testing. A test statement is thus about a country that the clients know from other statements: what
-is learnt is which names belong where. It is a small and easy task, there to run the text path without a
-download, and no benchmark.
+The subjects are chemical elements, currencies, internet domains, continents, US state capitals, and
+capitals of four continents. Half of the facts are public; the others' statements are federated, but for
+one in five that is for testing, so a test statement is about a fact that the clients know in other
+words. Wordings give most subjects away; the capitals of the four continents share theirs, and only
+names tell them apart. It is a small and easy task, there to run the text path, and no benchmark.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from fedforget.data.facts import relations
 from fedforget.data.records import Corpus, Records
 from fedforget.seeds import derive_seed
 
-_ABOUT = ("currencies", "domains", "africa", "americas", "asia", "europe")
-_MERGED = {"North America": "the Americas", "South America": "the Americas"}
 _PUBLIC, _TEST = 0.5, 0.2
 
 
@@ -29,25 +27,21 @@ def statements(seed: int) -> Corpus:
         Data seed of the cut.
     """
     known = relations()
-    continent = {fact.subject: _MERGED.get(fact.answer, fact.answer) for fact in known["continents"].facts}
-    labels = tuple(sorted(set(continent.values())))
-    rows: dict[str, tuple[str, str]] = {}
-    for domain in _ABOUT:
+    labels = tuple(sorted(known))
+    rows: dict[str, tuple[str, str, int]] = {}
+    for label, domain in enumerate(labels):
         relation = known[domain]
-        wordings = [*relation.train]
+        wordings = list(relation.train)
         for split in sorted(relation.test):
             wordings += [f"{prompt} {{answer}}." for prompt in relation.test[split]]
         for fact in relation.facts:
-            if fact.subject in continent:
-                for i, wording in enumerate(wordings):
-                    rows[f"{fact.id}/w{i}"] = (fact.subject, relation.render(wording, fact))
+            for i, wording in enumerate(wordings):
+                rows[f"{fact.id}/w{i}"] = (fact.id, relation.render(wording, fact), label)
     rng = np.random.default_rng(derive_seed(seed, "records", "statements"))
-    countries = sorted({country for country, _ in rows.values()})
-    public = {countries[i] for i in rng.permutation(len(countries))[: int(len(countries) * _PUBLIC)]}
+    facts = sorted({fact for fact, _, _ in rows.values()})
+    public = {facts[i] for i in rng.permutation(len(facts))[: int(len(facts) * _PUBLIC)]}
     ids = sorted(rows)
-    everything = Records.of(
-        ids, tuple(rows[name][1] for name in ids), [labels.index(continent[rows[name][0]]) for name in ids]
-    )
+    everything = Records.of(ids, tuple(rows[name][1] for name in ids), [rows[name][2] for name in ids])
     private = [name for name in ids if rows[name][0] not in public]
     order = rng.permutation(len(private))
     test = {private[i] for i in order[: round(len(private) * _TEST)]}
