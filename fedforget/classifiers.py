@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ from fedforget import encoders
 from fedforget.data.corpora import load_corpus
 from fedforget.encoding import image_encoder, text_encoder
 from fedforget.errors import ModelError
-from fedforget.files import home
 from fedforget.fingerprints import fingerprint
 from fedforget.models import resolve_device
 from fedforget.progress import no_progress_bars
@@ -110,25 +107,6 @@ def load_classifier(config: SequentialRunConfig) -> Classifier:
 def prepare_classifier(config: SequentialRunConfig) -> None:
     """Train or download the classifier once, so that the processes of a run only read it."""
     load_classifier(config)
-
-
-_lock = threading.Lock()
-_kept: tuple[str, Classifier] | None = None
-
-
-@contextlib.contextmanager
-def borrowed_classifier(config: SequentialRunConfig) -> Iterator[Classifier]:
-    """Yield this process's classifier, loaded once, to one borrower at a time.
-
-    A borrower may stack modules on it; see :func:`fedforget.stack.borrowed_stack`.
-    """
-    global _kept
-    wanted = json.dumps([asdict(config.model), asdict(config.data), asdict(config.seeds), str(home())])
-    with _lock:
-        if _kept is None or _kept[0] != wanted:
-            _kept = None
-            _kept = (wanted, load_classifier(config))
-        yield _kept[1]
 
 
 def refuse_batch_norm(model: nn.Module, path: str) -> None:
