@@ -180,6 +180,7 @@ def _rest(config: RunConfig) -> list[str]:
     problems += at_least("fisher.max_length", config.fisher.max_length, 2)
     problems += at_least("evaluation.batch_size", evaluation.batch_size, 1)
     problems += at_least("evaluation.max_questions", evaluation.max_questions, 0)
+    problems += at_least("evaluation.max_texts", evaluation.max_texts, 0)
     trained = {group.domain for group in config.clients}
     for domain in evaluation.held_out:
         if domain in trained:

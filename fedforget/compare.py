@@ -112,6 +112,7 @@ def compare(
     *,
     names: Sequence[str] | None = None,
     levels: Sequence[float] | None = None,
+    before: Mapping[str, Any] | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Compare merge methods at matched forgetting.
@@ -126,6 +127,8 @@ def compare(
         ``evaluation.compare`` says what to compare and how long to search.
     names, levels : sequence, optional
         Instead of ``evaluation.compare.methods`` and ``.levels``.
+    before : mapping, optional
+        What ``suite`` measured of the backbone on the report split; measured anew if not given.
     progress : callable, optional
         Told one line per method and level.
 
@@ -150,7 +153,7 @@ def compare(
         raise RunError("the run has no forget domain, so there is no forgetting to match")
     select_before = suite.evaluate(split="select", parts=("forget",))["domains"]
     result: dict[str, Any] = {
-        "before": suite.evaluate(split="report"),
+        "before": suite.evaluate(split="report") if before is None else dict(before),
         "select_before": select_before,
         "tolerance": settings.tolerance,
         "levels": [],
@@ -173,7 +176,7 @@ def compare(
                 start=one.start,
                 max_evaluations=settings.max_evaluations,
                 points=tried[one.name],
-                close=settings.tolerance / 4,
+                close=settings.tolerance / 2,
             )
             outcome = _outcome(suite, summaries, one, points, goal, settings.tolerance)
             outcome["seconds"] = time.perf_counter() - started

@@ -158,6 +158,7 @@ class EvaluationConfig:
     max_questions: int = 0  # per domain and split; 0: all
     held_out: list[str] = field(default_factory=list)  # retain domains that no client trains on
     perplexity: bool = True  # on text that belongs to no domain
+    max_texts: int = 0  # for the perplexity; 0: all
     rouge: bool = False  # generate answers and score ROUGE-L recall
     compare: CompareConfig = field(default_factory=CompareConfig)
 

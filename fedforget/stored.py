@@ -45,7 +45,14 @@ def compare_run(
     """
     suite = open_suite(run)
     comparison = compare(
-        suite, run.load_summaries(), suite.config, names=names, levels=levels, progress=progress
+        suite,
+        run.load_summaries(),
+        suite.config,
+        names=names,
+        levels=levels,
+        # The run measured the same backbone (open_suite made sure) on the same questions.
+        before=run.metrics.get("before"),
+        progress=progress,
     )
     run.update_metrics(comparison=comparison)
     return comparison

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedforget.errors import RunError
-from fedforget.runs import RunDirectory
+
+if TYPE_CHECKING:  # it imports torch, which every other command would wait for
+    from fedforget.runs import RunDirectory
 from simulations import sequential_commands
 
 

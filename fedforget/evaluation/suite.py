@@ -122,7 +122,8 @@ class Suite:
                 result[role] = asdict(mean(list(found.values())))
         if "perplexity" in parts:
             if self._texts is None:
-                self._texts = prepare_texts(self.backbone.tokenizer, self.data.general_text())
+                texts = self.data.general_text()[: settings.max_texts or None]
+                self._texts = prepare_texts(self.backbone.tokenizer, texts)
             result["perplexity"] = asdict(perplexity(model, self._texts, batch_size=settings.batch_size))
         if "rouge" in parts:
             result["rouge"] = self._rouge(split)
