@@ -102,6 +102,8 @@ def _run(grid: Grid, config: AnyConfig, run: RunDirectory, poll: float) -> None:
         log(ERROR, "The run failed: %s", reason)
         raise
     run.update(status="completed", error=None, finished=time.strftime("%Y-%m-%dT%H:%M:%S%z"))
+    if isinstance(config, RunConfig):
+        _report(run)  # after the status, which it shows
     log(INFO, "The run is complete: %s", run.path)
 
 
@@ -151,7 +153,6 @@ def _unlearn(grid: Grid, config: RunConfig, run: RunDirectory, poll: float) -> N
     suite = Suite(backbone, data, config)
     strategy = Firm(config, run, shapes, backbone.fingerprint, poll=poll, keep_arrays=False)
     strategy.start(grid, ArrayRecord(), evaluate_fn=lambda step, _: _evaluate(suite, run, step))
-    _report(run)
 
 
 def _evaluate(suite: Suite, run: RunDirectory, step: int) -> MetricRecord | None:
