@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedforget import presets
-from fedforget.files import write_json
-from fedforget.runs import RunDirectory, default_path
+from fedforget.files import atomic_path, write_json
+from fedforget.runs import RunDirectory, default_path, git_state
 
 
 def run_demo(
@@ -71,5 +71,27 @@ def run_demo(
         pooled = pool(comparisons)
         write_json(folder / "pooled.json", pooled)
         show(tables.pooled_table(pooled))
+        command = " ".join(["fedforget demo", preset, *overrides, "--seeds", ",".join(map(str, seeds))])
+        with atomic_path(folder / "pooled.md") as temporary:
+            temporary.write_text(pooled_page(command, comparisons, pooled), encoding="utf-8")
         say(f"Runs: {folder}")
     return folder
+
+
+def pooled_page(
+    command: str, comparisons: Sequence[Mapping[str, Any]], pooled: Sequence[Mapping[str, Any]]
+) -> str:
+    """Return a Markdown page of a comparison over seeds: what made it, before, and at matched forgetting."""
+    from fedforget.reporting import tables
+
+    state = git_state()
+    commit = state.get("commit", "unknown") + (" with uncommitted changes" if state.get("dirty") else "")
+    before = comparisons[0]["before"]
+    lines = [f"Made by `{command}` at commit {commit}.", ""]
+    lines += ["| before | accuracy | questions |", "| --- | ---: | ---: |"]
+    for role in ("forget", "retain", "held_out"):
+        if role in before:
+            row = before[role]
+            lines.append(f"| {role.replace('_', '-')} | {row['accuracy']:.3f} | {row['count']} |")
+    lines += ["", tables.markdown(tables.pooled_table(pooled))]
+    return "\n".join(lines)
