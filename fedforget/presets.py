@@ -136,15 +136,13 @@ def parse_any(raw: dict[str, Any], overrides: list[str], source: str = "") -> An
     layers = [cleaner.clean(layer) for layer in (raw, *raw_overrides)]
     for layer in layers:
         merged = _merge(merged, layer, problems)
-    if problems:
-        raise ConfigError(problems, source)
     try:
         config = cast(AnyConfig, OmegaConf.to_object(merged))
     except OmegaConfBaseException as error:
-        raise ConfigError([" ".join(str(error).split())], source) from error
+        raise ConfigError([*problems, " ".join(str(error).split())], source) from error
     if config.kind != kind:
-        raise ConfigError(["kind: cannot be overridden; choose a preset of that kind"], source)
-    problems = check(config)
+        raise ConfigError([*problems, "kind: cannot be overridden; choose a preset of that kind"], source)
+    problems += [one for one in check(config) if not cleaner.concerns_dropped(one)]
     if problems:
         raise ConfigError(problems, source)
     return config

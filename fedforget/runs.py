@@ -12,7 +12,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from fedforget.config import RunConfig
+from fedforget.config import RunConfig, expand_clients
 from fedforget.errors import RunError
 from fedforget.files import atomic_path, home, read_json, write_json
 from fedforget.presets import AnyConfig, from_yaml, from_yaml_sequential, to_yaml
@@ -83,7 +83,7 @@ class RunDirectory:
     @property
     def config(self) -> RunConfig:
         """The run's whole configuration, as it was used."""
-        return from_yaml(self.record["config"], source=str(self.path / "run.json"))
+        return from_yaml(self._config_text(), source=str(self.path / "run.json"))
 
     @property
     def sequential(self) -> SequentialRunConfig:
@@ -94,7 +94,13 @@ class RunDirectory:
         ConfigError
             The run is of another kind.
         """
-        return from_yaml_sequential(self.record["config"], source=str(self.path / "run.json"))
+        return from_yaml_sequential(self._config_text(), source=str(self.path / "run.json"))
+
+    def _config_text(self) -> str:
+        text = self.record.get("config")
+        if not isinstance(text, str):
+            raise RunError(f"{self.path / 'run.json'}: holds no configuration; restore it, or run again")
+        return text
 
     @property
     def ledger(self) -> Path:
@@ -122,12 +128,35 @@ class RunDirectory:
         Raises
         ------
         RunError
-            The run holds no summaries.
+            The run holds no summaries, or others than it received: a merge of them would pass for
+            the run's.
         """
         folders = sorted(p for p in self.summaries.glob("*") if p.is_dir() and not p.name.startswith("."))
         if not folders:
             raise RunError(f"{self.summaries}: no client summaries; did the run complete?")
-        return sorted((ClientSummary.load(folder) for folder in folders), key=lambda s: s.client_id)
+        found = sorted((ClientSummary.load(folder) for folder in folders), key=lambda s: s.client_id)
+        # Until the round is over the record names no clients: the configuration does.
+        self._check_received(
+            found,
+            self.record.get("clients") or {one.id: vars(one) for one in expand_clients(self.config.clients)},
+        )
+        return found
+
+    def _check_received(self, found: Iterable[ClientSummary], received: Mapping[str, Any]) -> None:
+        stored = {one.client_id: one for one in found}
+        for name in sorted(set(received) ^ set(stored)):
+            what = "is missing" if name in received else "is of a client that the run did not have"
+            raise RunError(
+                f"{self.summaries}: the summary of {name!r} {what}; restore the folder, or complete the run"
+            )
+        for name, one in stored.items():
+            for key in ("role", "domain", "num_examples"):
+                now, then = getattr(one, key), received[name].get(key)
+                if then is not None and now != then:
+                    raise RunError(
+                        f"{self.summaries}: the summary of {name!r} now has {key} {now!r}, the run "
+                        f"has {then!r}; restore the folder, or run again"
+                    )
 
     def update(self, **sections: Any) -> None:
         """Add or replace top-level sections of ``run.json``."""

@@ -18,10 +18,19 @@ class Cleaner:
     def __init__(self, schema: type, problems: list[str]) -> None:
         self._schema = schema
         self._problems = problems
+        self._doubtful: set[str] = set()
 
     def clean(self, raw: dict[str, Any]) -> dict[str, Any]:
         """Return what remains of the whole configuration."""
         return self._mapping(raw, self._schema, "")
+
+    def concerns_dropped(self, problem: str) -> bool:
+        """Tell whether a problem, ``key: what is wrong``, is about a key whose value was dropped.
+
+        What is found there is then a default, or an earlier layer's, and not what was meant.
+        """
+        key = problem.partition(":")[0]
+        return any(_within(key, one) or _within(one, key) for one in self._doubtful)
 
     def _mapping(self, raw: dict[str, Any], schema: Any, prefix: str) -> dict[str, Any]:
         known = hints(schema)
@@ -31,6 +40,7 @@ class Cleaner:
             if key not in known:
                 close = self._nearest_key(dotted, str(key), prefix, known)
                 self._problems.append(f"unknown key {dotted!r}{close}")
+                self._doubtful.update(close.split("'")[1:2])
                 continue
             found = self._value(value, known[key], dotted)
             if found is not _WRONG:
@@ -47,6 +57,7 @@ class Cleaner:
         wrong = _mismatch(value, hint)
         if wrong:
             self._problems.append(f"{dotted}: {value!r} is not {wrong}")
+            self._doubtful.add(dotted)
             return _WRONG
         if dataclasses.is_dataclass(hint):
             return self._mapping(value, hint, f"{dotted}.")
@@ -59,6 +70,10 @@ class Cleaner:
             pairs = {str(key): self._value(one, item, f"{dotted}.{key}") for key, one in value.items()}
             return {key: one for key, one in pairs.items() if one is not _WRONG}
         return value
+
+
+def _within(key: str, section: str) -> bool:
+    return key == section or key.startswith((f"{section}.", f"{section}["))
 
 
 _WRONG = object()

@@ -22,7 +22,7 @@ class Backend(StrEnum):
     INLINE = "inline"
 
 
-Preset = Annotated[str, typer.Argument(help="A preset's name (see `fedforget presets`) or a YAML file.")]
+Preset = Annotated[str, typer.Argument(help="A preset's name (see `fedforget config list`) or a YAML file.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="key=value pairs over the preset, e.g. merge.gamma=1.2", show_default=False),

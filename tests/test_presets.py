@@ -223,3 +223,26 @@ def test_round_trip_of_awkward_values() -> None:
     assert from_yaml(to_yaml(config)) == config
     assert config.model.revision == "1e5"
     assert from_yaml(to_yaml(built())).merge.epsilon == math.inf
+
+
+def test_contradictions_are_reported_beside_unknown_keys_and_wrong_types() -> None:
+    found = problems(
+        {"merge": {"gama": 1.2, "alpha": 2, "method": "frim"}, "fisher": {"num_sequences": "many"}},
+        "forget.objective.name=rum",
+    )
+    assert [one.partition(":")[0] for one in found] == [
+        "unknown key 'merge.gama' (did you mean 'merge.gamma'?)",
+        "fisher.num_sequences",
+        "forget.objective",
+        "merge.method",
+        "merge.alpha",
+    ]
+
+
+def test_nothing_is_said_of_the_default_that_stands_in_for_a_wrong_value() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse({"clinets": CLIENTS, "seeds": {"data": "x"}}, [])
+    assert caught.value.problems == [
+        "unknown key 'clinets' (did you mean 'clients'?)",
+        "seeds.data: 'x' is not a whole number",
+    ]

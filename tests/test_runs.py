@@ -77,6 +77,44 @@ def test_summaries_are_ordered_and_half_written_ones_are_not_seen(stored_run: Ru
     assert found == ["forget-herbs-0", "forget-herbs-1", "forget-stars-0", "retain-birds-0"]
 
 
+def test_summaries_other_than_those_received_are_refused(stored_run: RunDirectory) -> None:
+    received = {
+        one.client_id: {"role": one.role, "domain": one.domain, "num_examples": 8}
+        for one in stored_run.load_summaries()
+    }
+    stored_run.update(clients=received)
+    assert len(stored_run.load_summaries()) == 4
+    path = stored_run.summaries / "forget-herbs-0" / "summary.json"
+    text = path.read_text()
+    path.write_text(text.replace('"herbs"', '"stars"'))
+    with pytest.raises(RunError, match=r"'forget-herbs-0' now has domain 'stars', .* has 'herbs'"):
+        stored_run.load_summaries()
+    path.write_text(text)
+    folder = path.parent.rename(stored_run.path / "elsewhere")
+    with pytest.raises(RunError, match="summary of 'forget-herbs-0' is missing"):
+        stored_run.load_summaries()
+    folder.rename(path.parent)
+    del received["forget-stars-0"]
+    stored_run.update(clients=received)
+    with pytest.raises(RunError, match="'forget-stars-0' is of a client that the run did not have"):
+        stored_run.load_summaries()
+
+
+def test_a_run_that_was_cut_short_is_not_merged_as_a_whole(stored_run: RunDirectory) -> None:
+    (stored_run.summaries / "retain-birds-0").rename(stored_run.path / "elsewhere")
+    with pytest.raises(RunError, match=r"summary of 'retain-birds-0' is missing.*complete the run"):
+        stored_run.load_summaries()
+
+
+def test_a_record_without_a_configuration_is_named(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", CONFIG, "a")
+    (run.path / "run.json").write_text("{}")
+    with pytest.raises(RunError, match=r"run\.json: holds no configuration"):
+        _ = run.config
+    with pytest.raises(RunError, match=r"run\.json: holds no configuration"):
+        _ = run.sequential
+
+
 def test_default_paths_are_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs.time, "strftime", lambda text: "now")
     monkeypatch.setenv("FEDFORGET_HOME", str(tmp_path))

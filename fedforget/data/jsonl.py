@@ -139,11 +139,13 @@ class _Reader:
     def read(self) -> None:
         try:
             # utf-8-sig drops the byte order mark that some editors write.
-            text = self._path.read_bytes().decode("utf-8-sig")
+            content = self._path.read_bytes()
+            text = content.decode("utf-8-sig")
         except OSError as error:
             raise DataError(f"{self._path}: cannot be read ({error.strerror})") from error
         except UnicodeDecodeError as error:
-            raise DataError(f"{self._path}: is not UTF-8 (byte {error.start}); save it as UTF-8") from error
+            self._line = content[: error.start].count(b"\n") + 1
+            raise self._error("is not UTF-8; save the file as UTF-8") from error
         # Split at line feeds alone: JSON strings may hold other line separators.
         lines = text.split("\n")
         if not any(line.strip() for line in lines):
@@ -157,6 +159,8 @@ class _Reader:
             row = json.loads(line)
         except json.JSONDecodeError as error:
             raise self._error(f"is not JSON ({error.msg} at column {error.colno})") from error
+        except RecursionError as error:
+            raise self._error("is nested too deeply to be read") from error
         if not isinstance(row, dict):
             raise self._error("is not a JSON object; write one object with named columns a line")
         return {name: value for name, value in row.items() if value is not None}

@@ -164,8 +164,11 @@ def test_empty_files_empty_directories_and_other_encodings(tmp_path: Path) -> No
     (tmp_path / "empty.jsonl").write_text("\n \n")
     with pytest.raises(DataError, match=r"empty.jsonl: the file is empty"):
         read(tmp_path)
-    (tmp_path / "empty.jsonl").write_bytes('{"text": "é"}'.encode("latin-1"))
-    with pytest.raises(DataError, match="is not UTF-8"):
+    (tmp_path / "empty.jsonl").write_bytes(b'{"text": "e"}\n' + '{"text": "é"}'.encode("latin-1"))
+    with pytest.raises(DataError, match=r"empty.jsonl, line 2: is not UTF-8"):
+        read(tmp_path)
+    (tmp_path / "empty.jsonl").write_text('{"text": "e"}\n' + "[" * 100_000)
+    with pytest.raises(DataError, match=r"empty.jsonl, line 2: is nested too deeply"):
         read(tmp_path)
 
 
