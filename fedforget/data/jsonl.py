@@ -163,6 +163,10 @@ class _Reader:
             raise self._error("is nested too deeply to be read") from error
         if not isinstance(row, dict):
             raise self._error("is not a JSON object; write one object with named columns a line")
+        try:
+            json.dumps(row, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise self._error("holds half of a surrogate pair (\\ud800 to \\udfff), no character") from error
         return {name: value for name, value in row.items() if value is not None}
 
     def _row(self, row: dict[str, Any]) -> None:

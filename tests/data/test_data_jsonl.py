@@ -170,6 +170,9 @@ def test_empty_files_empty_directories_and_other_encodings(tmp_path: Path) -> No
     (tmp_path / "empty.jsonl").write_text('{"text": "e"}\n' + "[" * 100_000)
     with pytest.raises(DataError, match=r"empty.jsonl, line 2: is nested too deeply"):
         read(tmp_path)
+    (tmp_path / "empty.jsonl").write_text('{"text": "e"}\n{"text": "a \\ud800 b"}')
+    with pytest.raises(DataError, match=r"empty.jsonl, line 2: holds half of a surrogate pair"):
+        read(tmp_path)
 
 
 def test_an_unknown_domain_names_the_nearest(tmp_path: Path) -> None:
