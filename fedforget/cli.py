@@ -85,6 +85,25 @@ def config_validate(preset: Preset, overrides: Overrides = None) -> None:
     typer.echo(f"{preset}: valid, {count} clients")
 
 
+def prepare(preset: Preset, overrides: Overrides = None) -> None:
+    """Fetch, convert or train a preset's model into the cache, so that its runs only read it."""
+    from fedforget.config import RunConfig
+    from fedforget.files import home
+    from fedforget.presets import load_any
+
+    _quiet()
+    config = load_any(preset, overrides or [])
+    if isinstance(config, RunConfig):
+        from fedforget.models import prepare_backbone
+
+        prepare_backbone(config.model, config.seeds.model)
+    else:
+        from fedforget.classifiers import load_classifier
+
+        load_classifier(config)
+    typer.echo(f"{preset}: {config.model.path} is ready ({home() / 'cache'})")
+
+
 def methods() -> None:
     """List the merge methods, their parameters and where they come from."""
     from fedforget.merging import methods as known
@@ -220,7 +239,7 @@ def build() -> typer.Typer:
     app.callback()(_root)
     app.add_typer(config_app, name="config")
     sequential_commands.register(app)
-    for command in (methods, objectives, merge, sweep, compare, report):
+    for command in (prepare, methods, objectives, merge, sweep, compare, report):
         app.command()(command)
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
         try:

@@ -148,7 +148,8 @@ def compare(
         No forget domain, so that there is nothing to match.
     """
     settings = config.evaluation.compare
-    chosen = [variant(name, config, summaries) for name in (names or settings.methods)]
+    names = list(names or _possible(settings.methods, summaries, progress))
+    chosen = [variant(name, config, summaries) for name in names]
     if not domains(config)["forget"]:
         raise RunError("the run has no forget domain, so there is no forgetting to match")
     select_before = suite.evaluate(split="select", parts=("forget",))["domains"]
@@ -184,6 +185,16 @@ def compare(
             progress(_line(level, one.name, outcome))
         result["levels"].append(entry)
     return result
+
+
+def _possible(
+    configured: Sequence[str], summaries: Sequence[ClientSummary], progress: Callable[[str], None]
+) -> list[str]:
+    """Return the configured methods, without firm-qp where no client is there to be protected."""
+    if QP in configured and not any(one.role == "retain" for one in summaries):
+        progress("firm-qp is left out: the run has no retain client, so there is no budget to keep")
+        return [name for name in configured if name != QP]
+    return list(configured)
 
 
 def _merged(summaries: Sequence[ClientSummary], one: Variant, gamma: float) -> Any:

@@ -93,6 +93,26 @@ def test_registries_describe_themselves(capsys: pytest.CaptureFixture[str], comm
     assert name in fedforget(capsys, command).out
 
 
+def test_arguments_show_their_help(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Some releases of click drop the help of positional arguments.
+    monkeypatch.setenv("COLUMNS", "120")
+    assert "A run's directory." in fedforget(capsys, "merge", "--help").out
+
+
+def test_prepare_leaves_the_model_in_the_cache(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FEDFORGET_HOME", str(tmp_path))
+    found = fedforget(capsys, "prepare", "firm-ci")
+    assert (found.status, found.out) == (0, f"firm-ci: tiny is ready ({tmp_path / 'cache'})\n")
+    assert list((tmp_path / "cache").rglob("*.safetensors"))
+    missing = fedforget(capsys, "prepare", "firm-ci", "model.path=package:no_such_package")
+    assert missing.status == 1
+    assert "no_such_package" in missing.err
+
+
 def test_merge_again_writes_whole_or_not_at_all(
     capsys: pytest.CaptureFixture[str], stored_run: RunDirectory, tmp_path: Path
 ) -> None:

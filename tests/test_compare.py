@@ -100,6 +100,23 @@ def test_every_method_is_matched_and_reported() -> None:
     )
 
 
+def test_without_retain_clients_the_budgeted_method_is_left_out_and_it_is_said() -> None:
+    said: list[str] = []
+    found = compare(Measured(), SUMMARIES[:2], config(), progress=said.append)  # type: ignore[arg-type]
+    assert list(found["levels"][0]["methods"]) == ["firm", "avg"]
+    assert said[0].startswith("firm-qp is left out")
+    with pytest.raises(ConfigError, match="needs a retain client"):
+        compare(Measured(), SUMMARIES[:2], config(), names=["firm-qp"])  # type: ignore[arg-type]
+
+
+def test_what_was_measured_before_is_not_measured_again() -> None:
+    suite = Measured()
+    before = Measured(0.7).evaluate()
+    assert compare(suite, SUMMARIES, config(), before=before)["before"] == before  # type: ignore[arg-type]
+    # One report per method, none for the backbone.
+    assert [call for call in suite.calls if call[1] is None] == [("report", None)] * 3
+
+
 def test_selection_sees_forget_questions_of_the_selection_split_alone() -> None:
     suite = Measured()
     compare(suite, SUMMARIES, config())  # type: ignore[arg-type]
