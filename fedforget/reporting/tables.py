@@ -185,13 +185,20 @@ def pooled_table(pooled: Sequence[Mapping[str, Any]], confidence: float = 0.95) 
     rows = []
     for row in pooled:
         cells = [
-            f"{number(row[name]['mean'])} ± {number(row[name]['half_width'])}" if name in row else "-"
+            f"{number(row[name]['mean'])} ± {number(_settled(row[name]['half_width']))}"
+            if name in row
+            else "-"
             for name in measures
         ]
         count = row["gap"]["count"]
         rows.append([f"{row['level']:g}", row["method"], *cells, f"{row['matched']} of {count}"])
     note = f"Mean over seeds ± half width of the {confidence:.0%} t-interval."
     return Table("Over seeds", ["level", "method", *map(_word, measures), "matched"], rows, [note])
+
+
+def _settled(value: float | None) -> float | None:
+    """Drop what rounding leaves of a zero, as when every seed gives the same accuracy."""
+    return round(value, 9) if isinstance(value, float) and math.isfinite(value) else value
 
 
 def sweep_table(results: Sequence[Mapping[str, Any]]) -> Table:

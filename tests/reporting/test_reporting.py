@@ -222,6 +222,9 @@ def test_the_pooled_table() -> None:
     one = {"mean": 0.8, "half_width": 0.02, "count": 3, "values": []}
     row = {"level": 0.5, "method": "avg", "matched": 2, "gap": one, "retain": one}
     assert tables.pooled_table([row]).rows == [["0.5", "avg", "0.800 ± 0.020", "2 of 3"]]
+    # Seeds that agree leave a rounding error, not an interval.
+    same = {**row, "retain": {**one, "half_width": 3.4e-16}}
+    assert tables.pooled_table([same]).rows == [["0.5", "avg", "0.800 ± 0.000", "2 of 3"]]
 
 
 def test_pareto_by_hand() -> None:
