@@ -29,8 +29,8 @@ demo: $(STAMP)  ## FIRM on a real small language model, through `flwr run`, unde
 demo-exact: $(STAMP)  ## FedSGT on digits, through `flwr run`: delete until service ends, verify every bit
 	$(BIN)/fedforget demo-exact digits --out runs/demo-exact-$$(date +%Y%m%d-%H%M%S)
 
-test: $(STAMP)  ## Run the tests
-	$(BIN)/pytest -q
+test: $(STAMP)  ## Run the tests, two at a time with one thread each
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile
 
 lint: $(STAMP)  ## ruff: style and formatting
 	$(BIN)/ruff check .
