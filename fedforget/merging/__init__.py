@@ -4,9 +4,9 @@
 from fedforget.merging import ablations, averaging, dare, fisher_average, fulm, ties
 from fedforget.merging.engine import MergeResult, merge, merge_tensors
 from fedforget.merging.firm import calibrate_epsilon
-from fedforget.merging.parameters import Parameter
 from fedforget.merging.registry import Method, Plan, method, methods
 from fedforget.merging.selection import kept_count
+from fedforget.parameters import Parameter
 
 __all__ = [
     "MergeResult",

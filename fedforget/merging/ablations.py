@@ -14,10 +14,10 @@ from fedforget.merging import kernels
 from fedforget.merging.averaging import linear
 from fedforget.merging.firm import FirmBaseParameters
 from fedforget.merging.inputs import Clients, Source
-from fedforget.merging.parameters import Scaled, fraction, positive
 from fedforget.merging.registry import Plan, method
 from fedforget.merging.selection import kept_count, kth_largest
 from fedforget.merging.sensitivities import Sensitivities, base_block, process
+from fedforget.parameters import Scaled, fraction, positive
 
 
 @dataclass(frozen=True)

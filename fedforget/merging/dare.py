@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fedforget.merging import kernels
 from fedforget.merging.inputs import Clients
-from fedforget.merging.parameters import Scaled, integer, share
 from fedforget.merging.registry import Plan, method
+from fedforget.parameters import Scaled, integer, share
 from fedforget.seeds import derive_seed
 
 

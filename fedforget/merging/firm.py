@@ -13,9 +13,9 @@ from torch import Tensor
 
 from fedforget.errors import ConfigError
 from fedforget.merging.inputs import Clients, squared_norm
-from fedforget.merging.parameters import Scaled, choice, fraction, non_negative, parse, positive
 from fedforget.merging.registry import Plan, method
 from fedforget.merging.sensitivities import Sensitivities, base_block, process
+from fedforget.parameters import Scaled, choice, fraction, non_negative, parse, positive
 from fedforget.projection import project
 from fedforget.summaries import ClientSummary
 

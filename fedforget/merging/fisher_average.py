@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fedforget.merging import kernels
 from fedforget.merging.inputs import Clients
-from fedforget.merging.parameters import Scaled, non_negative
 from fedforget.merging.registry import Plan, method
+from fedforget.parameters import Scaled, non_negative
 
 
 @dataclass(frozen=True)

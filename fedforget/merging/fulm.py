@@ -15,9 +15,9 @@ from torch import Tensor
 
 from fedforget.merging import kernels
 from fedforget.merging.inputs import Clients
-from fedforget.merging.parameters import Scaled, between, choice, fraction
 from fedforget.merging.registry import Plan, method
 from fedforget.merging.ties import SCOPES, Trimming
+from fedforget.parameters import Scaled, between, choice, fraction
 from fedforget.summaries import ClientSummary
 
 

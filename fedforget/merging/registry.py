@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedforget.errors import ConfigError, nearest
 from fedforget.merging.inputs import Clients
-from fedforget.merging.parameters import Parameter, describe, parse
+from fedforget.parameters import Parameter, describe, parse
 
 P = TypeVar("P")
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from fedforget.merging import kernels
 from fedforget.merging.inputs import Clients, Source
-from fedforget.merging.parameters import Scaled, choice, fraction
 from fedforget.merging.registry import Plan, method
 from fedforget.merging.selection import kept_count, kth_largest
+from fedforget.parameters import Scaled, choice, fraction
 from fedforget.summaries import ClientSummary
 
 SCOPES = ("tensor", "global")

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedforget.merging.parameters import between
 from fedforget.objectives.registry import Batch, Loss, register
+from fedforget.parameters import between
 
 IGNORED = -100
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from torch import Tensor, nn
 
 from fedforget.errors import ConfigError, nearest
-from fedforget.merging.parameters import Parameter, describe, parse
+from fedforget.parameters import Parameter, describe, parse
 
 # ``input_ids``, ``attention_mask`` (1 where there is a token) and ``labels`` (-100 where there is
 # no target), each int64 of shape [sequences, tokens].

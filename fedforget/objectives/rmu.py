@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from fedforget.blocks import decoder_blocks
 from fedforget.errors import ModelError
-from fedforget.merging.parameters import flag, integer, positive
 from fedforget.objectives.registry import Batch, Loss, register
+from fedforget.parameters import flag, integer, positive
 from fedforget.seeds import derive_seed
 
 
