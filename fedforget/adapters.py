@@ -15,6 +15,7 @@ from fedforget.errors import ModelError, nearest
 from fedforget.models import Backbone
 from fedforget.rng import seeded
 from fedforget.summaries import Delta, LoraFactors
+from fedforget.survival import apply_delta
 
 _ADAPTER = "default"
 _PEFT_PREFIX = "base_model.model."
@@ -251,12 +252,8 @@ def deltas_applied(model: nn.Module, deltas: Mapping[str, Delta]) -> Iterator[di
                     hooks.append(module.register_forward_hook(_beside(delta, weight.device)))
                     lost[name] = 0.0
                     continue
-                update = (delta.rows(0, shape[0]) if isinstance(delta, LoraFactors) else delta).to(
-                    weight.device
-                )
-                wide = torch.promote_types(weight.dtype, torch.float32)
-                total = (weight.to(wide) + update.to(wide)).to(weight.dtype)
-                lost[name] = _lost(weight, total, update.to(wide))
+                total, survival = apply_delta(weight, delta)
+                lost[name] = survival.relative_error
                 # The old tensor is put aside, not subtracted back: floating-point sums do not undo.
                 kept.append((weight, weight.data))
                 weight.data = total
@@ -266,12 +263,6 @@ def deltas_applied(model: nn.Module, deltas: Mapping[str, Delta]) -> Iterator[di
             weight.data = old
         for hook in hooks:
             hook.remove()
-
-
-def _lost(before: Tensor, after: Tensor, update: Tensor) -> float:
-    norm = float(torch.linalg.vector_norm(update))
-    applied = after.to(update.dtype) - before.to(update.dtype)
-    return float(torch.linalg.vector_norm(applied - update)) / norm if norm > 0.0 else 0.0
 
 
 def _beside(delta: Delta, device: torch.device) -> Any:
