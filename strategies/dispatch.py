@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from logging import INFO, WARNING
 
@@ -121,6 +121,39 @@ def _accept(task: Task, reply: Message, on_reply: Callable[[str, Message], None]
     except FedForgetError as error:
         return str(error)
     return None
+
+
+def take(
+    replies: Iterable[Message], keys: Mapping[str, str], on_reply: Callable[[str, Message], None]
+) -> dict[str, str]:
+    """Hand over replies that have come already, each under the key of the message it answers.
+
+    Parameters
+    ----------
+    replies : iterable of Message
+    keys : mapping of str to str
+        Key by message id; a reply to another message is ignored with a warning.
+    on_reply : callable
+        As for :func:`dispatch`.
+
+    Returns
+    -------
+    dict of str to str
+        Why each failed one failed, by key.
+    """
+    failed: dict[str, str] = {}
+    for reply in replies:
+        key = keys.get(reply.metadata.reply_to_message_id)
+        if key is None:
+            log(WARNING, "Ignored a reply that answers no message of this round")
+        elif reply.has_error():
+            failed[key] = error_reason(reply)
+        else:
+            try:
+                on_reply(key, reply)
+            except FedForgetError as error:
+                failed[key] = str(error)
+    return failed
 
 
 def error_reason(reply: Message) -> str:

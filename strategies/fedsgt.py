@@ -7,7 +7,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
-from logging import INFO, WARNING
+from logging import INFO
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -15,18 +15,17 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
-from fedforget import sequential_protocol as words
 from fedforget.deletions import note_head, purge
-from fedforget.errors import FedForgetError, RunError
+from fedforget.errors import RunError
 from fedforget.modules import PrefixModule
 from fedforget.presets import to_yaml
 from fedforget.runs import RunDirectory
 from fedforget.sequences.ledger import Ledger
 from fedforget.sequential_config import SequentialRunConfig
 from fedforget.sequential_plan import Prefix, SequentialPlan
-from strategies.dispatch import Task, dispatch, error_reason, raise_failures
+from strategies.sequential_exchange import Exchange
 from strategies.sequential_record import average, changed, due, record
-from strategies.sequential_roles import discover_clients, request
+from strategies.sequential_roles import discover_clients
 from strategies.sequential_round import Outbox, Snapshot, requests_of
 from strategies.sequential_setup import Regroup, Setup
 from strategies.sequential_spool import Request, ResultSpool
@@ -78,25 +77,24 @@ class FedSGT(Strategy):
         self.fingerprint = fingerprint
         self.regroup = dict(regroup or {})
         self.poll = poll
-        self.clients: dict[str, int] = {}
         self.trained: list[Prefix] = []
         self.spool = ResultSpool(run.path / "spool", shapes)
         self.outbox = Outbox(run.path)
-        self._text = to_yaml(config)
         if not run.record.get("run_id"):
             run.update(run_id=secrets.token_hex(8))
         self._run_id = str(run.record["run_id"])
+        self._exchange = Exchange(self.spool, self.outbox, to_yaml(config), self._run_id, poll)
         self._ledger: Ledger | None = None
         self._plan: SequentialPlan | None = None
         self._keys: dict[Prefix, str] = {}
         self._snapshot = Snapshot({}, {}, {})
-        self._asked: dict[str, list[Request]] = {}
-        self._messages: dict[str, Message] = {}
         self._all: dict[Prefix, list[Request]] = {}
         self._current: dict[Prefix, PrefixModule] = {}
-        self._lacking: dict[str, list[str]] = {}
-        self._keep = "[]"
-        self._traffic = {"messages": 0, "bytes_sent": 0, "bytes_received": 0, "client_seconds": 0.0}
+
+    @property
+    def clients(self) -> dict[str, int]:
+        """Node id by client id; found by :meth:`prepare`."""
+        return self._exchange.clients
 
     @property
     def ledger(self) -> Ledger:
@@ -179,11 +177,12 @@ class FedSGT(Strategy):
             self.configure_train(server_round, arrays, ConfigRecord(), grid)
             if not self._keys:
                 continue
-            self._collect(grid, timeout)
+            self._exchange.collect(grid, timeout)
             _, metrics = self.aggregate_train(server_round, [])
             if metrics is not None:
                 result.train_metrics_clientapp[server_round] = metrics
-        self._release(grid, timeout)
+        if self.trained:
+            self._exchange.release(grid, timeout)
         shutil.rmtree(self.spool.folder, ignore_errors=True)
         purge(self.run, self.ledger)
         if evaluate_fn and (metrics := evaluate_fn(rounds, arrays)) is not None:
@@ -194,7 +193,9 @@ class FedSGT(Strategy):
 
     def prepare(self, grid: Grid, timeout: float) -> None:
         """Find the clients, and open the ledger; a new one is created with a plan for their slices."""
-        self.clients = discover_clients(grid, self.config, self.fingerprint, timeout=timeout, poll=self.poll)
+        self._exchange.clients = discover_clients(
+            grid, self.config, self.fingerprint, timeout=timeout, poll=self.poll
+        )
         setup = Setup(grid, self.config, self.run, self.clients, self._run_id, timeout, self.poll)
         self._ledger, self._plan = setup.open(self.regroup)
         tree = self.plan.tree
@@ -216,22 +217,19 @@ class FedSGT(Strategy):
         else:  # what was deleted meanwhile needs no further round
             ledger = self.ledger
             self._keys = {p: key for p, key in self._keys.items() if not changed(ledger, p, key)}
-        self._asked, self._messages = {}, {}
-        if not self._keys:
-            return []
-        all_requests = requests_of(
-            self.plan, self._keys, self._snapshot, self._current, step, self.config.seeds.training
-        )
         self._all = {}
-        for one in all_requests:
+        if not self._keys:
+            self._exchange.clear()
+            return []
+        for one in requests_of(
+            self.plan, self._keys, self._snapshot, self._current, step, self.config.seeds.training
+        ):
             self._all.setdefault(one.work.prefix, []).append(one)
-            if not self.spool.holds(one):
-                self._asked.setdefault(one.client_id, []).append(one)
+        every = [one for requests in self._all.values() for one in requests]
+        self._exchange.ask(every, self._snapshot.without, self._cacheable())
         log(INFO, "[PHASE %d, ROUND %d/%d] %d modules, %d clients",
-            depth, step, per_phase, len(self._keys), len(self._asked))  # fmt: skip
-        self._keep = self._cacheable()
-        self._messages = {name: self._message(name) for name in sorted(self._asked)}
-        return list(self._messages.values())
+            depth, step, per_phase, len(self._keys), len(self._exchange.asked))  # fmt: skip
+        return self._exchange.messages()
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -243,24 +241,7 @@ class FedSGT(Strategy):
         RunError
             A result is missing or not usable; names each client and why.
         """
-        failed: dict[str, str] = {}
-        by_message = {message.metadata.message_id: name for name, message in self._messages.items()}
-        for reply in replies:
-            name = by_message.get(reply.metadata.reply_to_message_id, "")
-            if not name:
-                log(WARNING, "Ignored a reply that answers no message of this round")
-            elif reply.has_error():
-                failed[name] = error_reason(reply)
-            else:
-                try:
-                    self._receive(name, reply)
-                except FedForgetError as error:
-                    failed[name] = str(error)
-        for requests in self._all.values():
-            for one in requests:
-                if one.client_id not in failed and not self.spool.holds(one):
-                    failed[one.client_id] = f"no result for module {list(one.work.prefix)}"
-        raise_failures(failed, "the round cannot be completed")
+        self._exchange.complete(replies, [one for requests in self._all.values() for one in requests])
         last = server_round % self.config.training.rounds_per_phase == 0
         examples = 0
         for prefix in self._all:
@@ -279,7 +260,7 @@ class FedSGT(Strategy):
             self._current.clear()
             self.outbox.drop_held()
         return None, MetricRecord(
-            {"modules": len(self._keys), "clients": len(self._asked), "examples": examples}
+            {"modules": len(self._keys), "clients": len(self._exchange.asked), "examples": examples}
         )
 
     def configure_evaluate(
@@ -310,73 +291,6 @@ class FedSGT(Strategy):
         live = {module.sha256 for module in self.ledger.live_modules().values()}
         return json.dumps(sorted(live | {module.sha256 for module in self._current.values()}))
 
-    def _message(self, name: str, resend: Iterable[str] | None = None) -> Message:
-        asked = self._asked[name]
-        needed = dict.fromkeys(sha for one in asked for sha in one.work.needs)
-        modules = self.outbox.unsent(name, needed) if resend is None else list(resend)
-        without = self._snapshot.without.get(name, {})
-        slices = {i for one in asked for i in one.work.slices}
-        message = request(
-            self.clients[name],
-            words.SEQUENTIAL,
-            "train",
-            self._text,
-            name,
-            self._run_id,
-            {i: gone for i, gone in without.items() if i in slices},
-            {
-                words.WORK: words.work_to_json(one.work for one in asked),
-                words.MODULES: json.dumps(modules),
-                words.KEEP: self._keep,
-            },
-        )
-        self._traffic["messages"] += 1
-        self._traffic["bytes_sent"] += self.outbox.attach(message, name, modules)
-        return message
-
-    def _collect(self, grid: Grid, timeout: float) -> None:
-        tasks = [Task(name, message) for name, message in self._messages.items()]
-        sent: dict[str, set[str]] = {}
-        while tasks:
-            self._lacking = {}
-            failed = dispatch(grid, tasks, self._receive, timeout=timeout, poll=self.poll)
-            for name, lacking in self._lacking.items():
-                again = sorted(set(lacking) & sent.get(name, set()))
-                if again:
-                    failed[name] = (
-                        f"it says that it lacks module {again[0][:12]}..., which was sent to it twice"
-                    )
-                sent.setdefault(name, set()).update(lacking)
-            raise_failures(failed, "the round cannot be completed")
-            tasks = [
-                Task(name, self._message(name, lacking)) for name, lacking in sorted(self._lacking.items())
-            ]
-        self.outbox.forget_bytes()
-
-    def _receive(self, name: str, reply: Message) -> None:
-        outcome = self.spool.receive(name, self._asked.get(name, []), reply)
-        if "missing" in outcome:
-            needed = {sha for one in self._asked[name] for sha in one.work.needs}
-            unknown = sorted(set(outcome["missing"]) - needed)
-            if unknown:
-                raise RunError(f"it asks for module {unknown[0][:12]}..., which it does not need")
-            self._lacking[name] = outcome["missing"]
-            return
-        self._traffic["bytes_received"] += outcome["bytes"]
-        self._traffic["client_seconds"] += outcome["seconds"]
-
-    def _release(self, grid: Grid, timeout: float) -> None:
-        """Let the clients drop their caches; a client that does not answer keeps files, no more."""
-        if not self.trained:
-            return
-        tasks = [
-            Task(name, request(node, words.RELEASE, "release", self._text, name, self._run_id, {}, {}))
-            for name, node in self.clients.items()
-        ]
-        failed = dispatch(grid, tasks, lambda *_: None, timeout=timeout, poll=self.poll)
-        for name, reason in failed.items():
-            log(WARNING, "\t%s may still cache modules of this run: %s", name, reason)
-
     def _note(self, seconds: float) -> None:
         attempts = [*self.run.record.get("trainings", [])]
         attempts.append(
@@ -384,7 +298,7 @@ class FedSGT(Strategy):
                 "generation": self.ledger.generation(),
                 "modules": len(self.trained),
                 "seconds": round(seconds, 3),
-                **{key: round(value, 3) for key, value in self._traffic.items()},
+                **{key: round(value, 3) for key, value in self._exchange.traffic.items()},
             }
         )
         self.run.update(trainings=attempts)

@@ -13,11 +13,11 @@ from flwr.supercore import log
 
 from fedforget import protocol
 from fedforget.config import RunConfig
-from fedforget.errors import FedForgetError, RunError
+from fedforget.errors import RunError
 from fedforget.presets import to_yaml
 from fedforget.runs import RunDirectory
 from fedforget.updates import UPDATE, merge_to, needs_fisher, uncertified
-from strategies.dispatch import Task, dispatch, error_reason, raise_failures
+from strategies.dispatch import Task, dispatch, raise_failures, take
 from strategies.records import timed, update_record
 from strategies.roles import Assignment, discover
 from strategies.spool import Spool
@@ -212,19 +212,8 @@ class Firm(Strategy):
         """
         del server_round
         specs = {a.spec.id: a.spec for a in self.assignments}
-        by_message = {task.message.metadata.message_id: specs[task.key] for task in self._asked}
-        failed: dict[str, str] = {}
-        for reply in replies:
-            spec = by_message.get(reply.metadata.reply_to_message_id)
-            if spec is None:
-                log(WARNING, "Ignored a reply that answers no message of this round")
-            elif reply.has_error():
-                failed[spec.id] = error_reason(reply)
-            else:
-                try:
-                    self.spool.receive(spec, reply)
-                except FedForgetError as error:
-                    failed[spec.id] = str(error)
+        names = {task.message.metadata.message_id: task.key for task in self._asked}
+        failed = take(replies, names, lambda name, reply: self.spool.receive(specs[name], reply))
         for name in specs:
             if name not in failed and not self.spool.has(name):
                 failed[name] = "no reply"
