@@ -11,6 +11,7 @@ from typing import Any
 from fedforget.data.corpora import load_corpus
 from fedforget.data.holdings import Holdings, holdings
 from fedforget.errors import DataError, nearest
+from fedforget.files import atomic_path
 from fedforget.runs import RunDirectory
 from fedforget.sequences.ledger import UNKNOWN, Deletion, Ledger, Outcome
 
@@ -63,6 +64,16 @@ def read_requests(path: Path) -> list[Deletion]:
     if not ordered:
         raise DataError(f"{path}: holds no request; write one JSON object a line")
     return ordered
+
+
+def write_requests(path: Path, requests: Iterable[Deletion]) -> None:
+    """Write requests to a file that :func:`read_requests` reads back, atomically."""
+    lines = []
+    for one in requests:
+        row = {"request": one.request_id, "client": one.client, "slice": one.slice_id, "records": one.records}
+        lines.append(json.dumps({key: value for key, value in row.items() if value is not None}))
+    with atomic_path(path) as temporary:
+        temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def forget(run: RunDirectory, requests: Sequence[Deletion]) -> list[Outcome]:

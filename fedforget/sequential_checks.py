@@ -8,6 +8,7 @@ from fedforget.checks import DEVICES, at_least, one_of, positive
 from fedforget.sequential_config import KIND, SequentialRunConfig
 
 MODULE_KINDS = ("lora", "dora", "ia3")
+REQUEST_KINDS = ("uniform", "bursts", "skewed", "withdrawal", "adversarial")
 RULES = ("AllSeq", "MinSeq", "LongSeq")
 BUILT_IN_FAMILIES = ("digits", "statements")
 IMAGE_FAMILIES = ("digits", "cifar10", "cifar100", "images")
@@ -27,6 +28,7 @@ def sequential_contradictions(config: SequentialRunConfig) -> list[str]:
         *_data(config),
         *_sequences(config),
         *_training(config),
+        *_requests(config),
     ]
 
 
@@ -153,10 +155,19 @@ def _training(config: SequentialRunConfig) -> list[str]:
     problems += positive("training.learning_rate", training.learning_rate)
     problems += at_least("training.weight_decay", training.weight_decay, 0)
     problems += at_least("training.max_grad_norm", training.max_grad_norm, 0)
-    problems += at_least("requests.records", config.requests.records, 0)
-    problems += at_least("requests.limit", config.requests.limit, 0)
     problems += at_least("simulation.nodes", simulation.nodes, 1)
     problems += at_least("simulation.cpus_per_client", simulation.cpus_per_client, 1)
     problems += at_least("simulation.gpus_per_client", simulation.gpus_per_client, 0)
     problems += positive("simulation.timeout", simulation.timeout)
+    return problems
+
+
+def _requests(config: SequentialRunConfig) -> list[str]:
+    requests = config.requests
+    problems = []
+    problems += one_of("requests.kind", requests.kind, REQUEST_KINDS)
+    problems += at_least("requests.records", requests.records, 0)
+    problems += at_least("requests.limit", requests.limit, 0)
+    problems += at_least("requests.burst", requests.burst, 1)
+    problems += at_least("requests.skew", requests.skew, 0)
     return problems

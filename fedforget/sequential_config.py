@@ -127,10 +127,16 @@ class ServingConfig:
 
 @dataclass
 class RequestsConfig:
-    """The demo's stream of deletion requests."""
+    """The stream of deletion requests that demonstrations and experiments send."""
 
+    # uniform (independent, with repetition over slices: the paper's), bursts (runs from one client), skewed
+    # (some clients ask more), withdrawal (whole clients), adversarial (the group most sequences begin with)
+    kind: str = "uniform"
     records: int = 5  # records of one slice that each request names (the paper's: 100); 0: the slice
     limit: int = 0  # stop after so many requests; 0: until service ends
+    burst: int = 5  # bursts: requests in a run
+    skew: float = 1.0  # skewed: odds of the client of rank i are 1 / i ** skew
+    file: str = ""  # replay this file (one JSON object a line) instead of drawing
 
 
 @dataclass

@@ -13,7 +13,6 @@ from fedforget.errors import LedgerError, RunError
 from fedforget.files import atomic_path
 from fedforget.plan_summary import hit_weights, life
 from fedforget.reporting.tables import Table, markdown
-from fedforget.request_stream import request_stream
 from fedforget.runs import RunDirectory, default_path
 from fedforget.sequences.ledger import DELETED, Head, Ledger
 from fedforget.sequences.theory import expected_remaining_curve
@@ -21,6 +20,7 @@ from fedforget.sequential_config import SequentialRunConfig
 from fedforget.sequential_plan import SequentialPlan
 from fedforget.served import measure
 from fedforget.verify import require, verify_run
+from simulations.requests import request_stream
 
 VERIFIED_AFTER = (0, 1, 2, 5)  # requests; and once more before the request that ends service
 
@@ -104,7 +104,7 @@ class _Stream:
 
     def run(self) -> None:
         """Send the requests."""
-        run, limit = self._run, self._config.requests.limit
+        run = self._run
         before = self._measured(0, "after training", "-")
         self._verify(0, before)
         for number, request in enumerate(request_stream(self._config, self._plan, held(run)), start=1):
@@ -114,14 +114,13 @@ class _Stream:
             if outcome.status != DELETED:
                 raise RunError(f"{outcome.request_id} was not carried out: {outcome.message}")
             groups = ", ".join(map(str, outcome.groups)) or "hit before"
-            before = self._measured(number, f"{request.client}/{request.slice_id}", groups)
+            whom = request.client if request.slice_id is None else f"{request.client}/{request.slice_id}"
+            before = self._measured(number, whom, groups)
             if not before["modules"]:
                 self._ended = True
                 return
             if number in VERIFIED_AFTER:
                 self._verify(number, before)
-            if limit and number >= limit:
-                return
 
     def record(self) -> dict[str, Any]:
         """Return the whole course, with what the theory expects of it."""
@@ -137,6 +136,7 @@ class _Stream:
             row["longest_expected"] = value
         band = predicted["band"]
         return {
+            "stream": self._config.requests.file or self._config.requests.kind,
             "requests": self._rows,
             "verified": self._verified,
             "life": {
@@ -202,13 +202,13 @@ def tables(record: dict[str, Any]) -> list[Table]:
         [str(one["after"]), ",".join(map(str, one["prefix"])), f"{one['same']} of {one['modules']}"]
         for one in record["verified"]
     ]
+    notes = ["longest: groups in the longest prefix that serves, and its expectation before any request"]
+    if record["stream"] != "uniform":
+        notes.append(
+            f"What is expected holds for independent uniform requests; these are {record['stream']}."
+        )
     return [
-        Table(
-            "Requests",
-            ["", "slice", "group", "accuracy", "modules", "longest", "expected"],
-            rows,
-            ["longest: groups in the longest prefix that serves, and its expectation before any request"],
-        ),
+        Table("Requests", ["", "slice", "group", "accuracy", "modules", "longest", "expected"], rows, notes),
         Table(
             "Service life in requests", ["observed", "expected", f"band of {found['confidence']:.0%}"], lives
         ),

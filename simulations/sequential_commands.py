@@ -1,4 +1,4 @@
-"""The FedSGT commands that run Flower: ``fedforget repair``, ``retrain`` and ``demo-exact``."""
+"""FedSGT's commands of this package: ``fedforget repair``, ``retrain``, ``requests`` and ``demo-exact``."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ def register(app: typer.Typer) -> None:
     """Attach the commands to the ``fedforget`` command line."""
     app.command("repair")(repair)
     app.command("retrain")(retrain)
+    app.command("requests")(requests)
     app.command("demo-exact")(demo_exact)
 
 
@@ -81,6 +82,33 @@ def retrain(
     directory = RunDirectory(run)
     typer.echo(prepare_retrain(directory, groups, sequences))
     typer.echo(_outcome(carry_on(directory, backend)))
+
+
+def requests(
+    preset: Annotated[str, typer.Argument(help="A FedSGT preset's name or a YAML file.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="The file to write, one JSON object a line.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="key=value pairs, e.g. requests.kind=bursts requests.limit=50."),
+    ] = None,
+) -> None:
+    """Draw a stream of deletion requests and write it; nothing is trained or deleted.
+
+    `fedforget forget RUN --requests FILE` carries it out, and `requests.file=FILE` replays it in a
+    demonstration or an experiment.
+    """
+    from fedforget.data.corpora import load_corpus
+    from fedforget.data.holdings import holdings
+    from fedforget.deletions import write_requests
+    from fedforget.plan_summary import local_plan
+    from fedforget.presets import load_sequential
+    from simulations.requests import request_stream
+
+    config = load_sequential(preset, overrides or [])
+    held = holdings(config.data, load_corpus(config.data, config.seeds.data).federated, config.seeds.data)
+    drawn = list(request_stream(config, local_plan(config)[0], held))
+    write_requests(out, drawn)
+    typer.echo(f"{out}: {len(drawn)} requests")
 
 
 def demo_exact(
