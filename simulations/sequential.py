@@ -14,8 +14,18 @@ from fedforget.runs import RunDirectory
 from fedforget.sequential_config import SequentialRunConfig
 
 
-def train_sequential(grid: Grid, config: SequentialRunConfig, run: RunDirectory, poll: float) -> None:
+def train_sequential(
+    grid: Grid, config: SequentialRunConfig, run: RunDirectory, poll: float, *, measured: bool = True
+) -> None:
     """Train every module of a FedSGT run that is due, and measure what is served after it.
+
+    Parameters
+    ----------
+    grid, config, run
+    poll : float
+        Seconds between two rounds of asking for replies.
+    measured : bool
+        False leaves the measuring to the caller.
 
     Raises
     ------
@@ -47,7 +57,7 @@ def train_sequential(grid: Grid, config: SequentialRunConfig, run: RunDirectory,
             )
             strategy = FedSGT(config, run, shapes, fingerprint, regroup=run.record.get("regroup"), poll=poll)
             try:
-                strategy.start(grid, evaluate_fn=evaluate)
+                strategy.start(grid, evaluate_fn=evaluate if measured else None)
             finally:
                 strategy.close()
             run.update(regroup=None)

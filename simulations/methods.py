@@ -1,0 +1,126 @@
+"""Unlearning methods behind one interface, so that an experiment can put one stream of requests to each.
+
+Every adapter runs the real Flower strategy and clients with real messages, in this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedforget.data.records import Records
+from fedforget.errors import ConfigError, nearest
+from fedforget.sequences.ledger import Deletion
+from fedforget.sequential_config import SequentialRunConfig
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a method has cost since it was created; all of it measured.
+
+    Attributes
+    ----------
+    seconds : float
+        Wall time of training and recovering, the server's part included.
+    client_seconds : float
+        Of that, the clients' own training, added up.
+    bytes_sent, bytes_received : int
+        Content of the server's messages to the clients, and of their replies.
+    participations : int
+        Pairs of a client and a round in which it trained.
+    rounds : int
+        Rounds in which any client trained.
+    storage_bytes : int
+        What the server keeps on disk now.
+    """
+
+    seconds: float = 0.0
+    client_seconds: float = 0.0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    participations: int = 0
+    rounds: int = 0
+    storage_bytes: int = 0
+
+
+class UnlearningMethod(Protocol):
+    """A method, with the run directory that it lives in.
+
+    Attributes
+    ----------
+    name : str
+        One of :data:`METHODS`.
+    exact : bool
+        Whether what it serves is bit-identical to training without the deleted data. Where it is
+        false, what serves may still depend on them.
+    """
+
+    name: str
+    exact: bool
+
+    def train(self) -> None:
+        """Train what is due; nothing where that has been done."""
+
+    def forget(self, request: Deletion) -> bool:
+        """Carry a request out, durably and without recovering; tell whether anything still serves.
+
+        Raises
+        ------
+        RunError
+            The request names a client, slice or record that is not there.
+        """
+
+    def recover(self) -> bool:
+        """Bring back what the last requests took out of service; tell whether anything was done."""
+
+    def probabilities(self, records: Records) -> NDArray[np.float64] | None:
+        """Return class probabilities, shape ``[n, classes]``; None where service has ended."""
+
+    def cost(self) -> Cost:
+        """Return what the method has cost so far."""
+
+    def close(self) -> None:
+        """Let go of what is held in memory."""
+
+
+Factory = Callable[[str, SequentialRunConfig, Path], UnlearningMethod]
+
+
+def create(name: str, config: SequentialRunConfig, out: Path) -> UnlearningMethod:
+    """Create a method in a run directory, or open it again as it was left.
+
+    Parameters
+    ----------
+    name : str
+        One of :data:`METHODS`.
+    config : SequentialRunConfig
+        Of any method: the adapter sets what makes it this one. Data, model, module, seeds and local
+        training stay as given, so that methods differ in the method alone.
+    out : Path
+        The method's own run directory.
+
+    Raises
+    ------
+    ConfigError
+        There is no such method, or the configuration does not suit it.
+    RunError
+        The directory holds something else.
+    """
+    if name not in METHODS:
+        raise ConfigError([f"method {name!r} is not one of {', '.join(METHODS)}{nearest(name, METHODS)}"])
+    return METHODS[name](name, config, out)
+
+
+def _fedsgt(name: str, config: SequentialRunConfig, out: Path) -> UnlearningMethod:
+    from simulations.federated_method import FederatedMethod
+
+    return FederatedMethod(name, config, out)
+
+
+METHODS: dict[str, Factory] = {"FedSGT": _fedsgt}
+"""Every method by the name that tables show."""
