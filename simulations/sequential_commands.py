@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedforget.runs import RunDirectory
+if TYPE_CHECKING:  # it imports torch, which every other command would wait for
+    from fedforget.runs import RunDirectory
 
 
 class Backend(StrEnum):
@@ -48,6 +49,7 @@ def repair(
     What survived the deletions keeps serving meanwhile and stays as it is. Started again after an
     interruption, it carries on.
     """
+    from fedforget.runs import RunDirectory
     from simulations.sequential_upkeep import due, prepare_repair
 
     directory = RunDirectory(run)
@@ -77,6 +79,7 @@ def retrain(
     Every module of the generation before goes out of service at once; the ledger keeps its history, and
     deleted data cannot come back. Started again after an interruption, it carries on.
     """
+    from fedforget.runs import RunDirectory
     from simulations.sequential_upkeep import prepare_retrain
 
     directory = RunDirectory(run)

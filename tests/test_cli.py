@@ -34,6 +34,17 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert (found.status, found.out.split()[0]) == (0, "fedforget")
 
 
+def test_help_waits_for_no_heavy_import() -> None:
+    code = (
+        "import sys; from fedforget.cli import build; build(); "
+        "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "simulations" in loaded  # its commands are attached too
+    assert loaded.isdisjoint({"torch", "transformers", "scipy", "numpy", "sklearn", "matplotlib", "flwr"})
+
+
 def test_presets_are_listed_and_valid(capsys: pytest.CaptureFixture[str]) -> None:
     listed = fedforget(capsys, "config", "list")
     assert "firm-ci" in [line.split("\t")[0] for line in listed.out.splitlines()]

@@ -24,10 +24,13 @@ from fedforget.sequences.theory import (
     fedcio_remaining_data,
     matched_budget,
     monte_carlo_remaining_groups,
+    monte_carlo_repaired_life,
     monte_carlo_service_life,
     participation_rounds,
+    remaining_band,
     service_life,
 )
+from fedforget.sequences.theory.repairs import due_for_repair
 
 
 def enumerated_remaining(sequences: list[tuple[int, ...]], r: int, p: list[float], measure: str) -> float:
@@ -306,3 +309,40 @@ def test_matched_budget_follows_the_formula_not_the_text() -> None:
 def test_bad_input_is_named(call: Callable[[], object], words: str) -> None:
     with pytest.raises(PlanError, match=words):
         call()
+
+
+# --- bands, and repairs ---------------------------------------------------------------------
+
+
+def test_band_of_remaining_groups_is_that_of_the_enumerated_streams() -> None:
+    sequences, p, r = [(0, 1, 2), (2, 0, 1), (1, 2, 0)], [0.5, 0.3, 0.2], 2
+    chances = dict.fromkeys(range(4), 0.0)
+    for stream in itertools.product(range(3), repeat=r):
+        lengths = [
+            len(list(itertools.takewhile(lambda g, s=stream: g not in s, order)))  # type: ignore[misc]
+            for order in sequences
+        ]
+        chances[max(lengths)] += math.prod(p[g] for g in stream)
+    # Twice the same group leaves the other two in order: 0.25 + 0.09 + 0.04; else one group is left.
+    assert chances == pytest.approx({0: 0.0, 1: 0.62, 2: 0.38, 3: 0.0})
+    assert remaining_band(sequences, r, prior=p, confidence=0.2) == [(3, 3), (2, 2), (1, 1)]
+    assert remaining_band(sequences, r, prior=p, confidence=0.9)[-1] == (1, 2)
+    with pytest.raises(PlanError, match="confidence"):
+        remaining_band(sequences, r, confidence=1.0)
+
+
+def test_repairs_add_the_time_to_each_of_them() -> None:
+    # Six rotations, half of them off at a repair: the third new group comes after
+    # 6 (1/6 + 1/5 + 1/4) = 3.7 requests on average, and an unrepaired service ends after 14.7.
+    for repairs, expected in ((0, 14.7), (1, 18.4), (3, 25.8)):
+        found = monte_carlo_repaired_life(rotations(6, 6), 0.5, repairs, 1, trials=4000, confidence=0.999)
+        assert found.mean.low <= expected <= found.mean.high
+        assert found.band[0] < expected < found.band[1]
+    for wrong, message in (({"share_off": 0.0}, "share_off"), ({"repairs": -1}, "repairs")):
+        with pytest.raises(PlanError, match=message):
+            monte_carlo_repaired_life(rotations(3, 3), **{"share_off": 0.5, "repairs": 1, "seed": 0, **wrong})  # type: ignore[arg-type]
+
+
+def test_when_a_repair_is_due() -> None:
+    assert [due_for_repair(served, 6, 0.5) for served in range(7)] == [True] * 4 + [False] * 3
+    assert not any(due_for_repair(served, 6, 0.0) for served in range(7))

@@ -17,7 +17,9 @@ from fedforget.sequences.theory.remaining import (
     expected_remaining_data,
     expected_remaining_groups,
     fedcio_remaining_data,
+    remaining_band,
 )
+from fedforget.sequences.theory.repairs import RepairedLife, monte_carlo_repaired_life
 from fedforget.sequences.theory.service_life import (
     ServiceLife,
     deletion_rate,
@@ -32,6 +34,7 @@ from fedforget.sequences.theory.simulation import (
 
 __all__ = [
     "Estimate",
+    "RepairedLife",
     "ServiceLife",
     "communication_rounds",
     "deletion_rate",
@@ -45,7 +48,9 @@ __all__ = [
     "fedcio_remaining_data",
     "matched_budget",
     "monte_carlo_remaining_groups",
+    "monte_carlo_repaired_life",
     "monte_carlo_service_life",
     "participation_rounds",
+    "remaining_band",
     "service_life",
 ]

@@ -80,6 +80,41 @@ def expected_remaining_curve(
     return _expectations(sequences, range(r + 1), prior, num_groups, measure)
 
 
+def remaining_band(
+    sequences: Sequences,
+    max_requests: int,
+    prior: Sequence[float] | None = None,
+    num_groups: int | None = None,
+    measure: str = "longest",
+    confidence: float = 0.9,
+) -> list[tuple[float, float]]:
+    """Central interval that the measure of one run falls in, after 0, 1, ..., ``max_requests`` requests.
+
+    Exact: the distribution over the 2^L deleted sets is carried through the requests. With
+    probability ``confidence`` at least, one observed value lies within its interval, ends included.
+
+    Raises
+    ------
+    PlanError
+        As :func:`expected_remaining_groups`, or a confidence that is not strictly between 0 and 1.
+    """
+    r = count(max_requests, "max_requests", 0)
+    if not 0.0 < confidence < 1.0:
+        raise PlanError(f"confidence is {confidence!r}; give a number strictly between 0 and 1")
+    orders, L = checked_sequences(sequences, num_groups)
+    exact_limit(L, "remaining_band", "monte_carlo_remaining_groups")
+    value = remaining_by_deleted_set(orders, L, measure).astype(np.int64)
+    tail = (1.0 - confidence) / 2 + 1e-12  # rounding must not move a quantile that is met exactly
+    bands = []
+    for state in _deleted_sets(request_distribution(prior, L), r):
+        below = np.cumsum(np.bincount(value, weights=state, minlength=L + 1))
+        above = np.cumsum(np.bincount(value, weights=state, minlength=L + 1)[::-1])[::-1]
+        low = int(np.flatnonzero(below > tail)[0])  # P(value < low) <= tail
+        high = int(np.flatnonzero(above > tail)[-1])
+        bands.append((float(low), float(high)))
+    return bands
+
+
 def _expectations(
     sequences: Sequences,
     requests: Sequence[int],

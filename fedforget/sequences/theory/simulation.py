@@ -77,7 +77,7 @@ def monte_carlo_remaining_groups(
         longest = np.maximum(longest, active.sum(axis=1))
         used[:, order] |= active
     values = longest if measure == "longest" else used.sum(axis=1)
-    return _estimate(values.astype(np.float64), confidence)
+    return estimate(values.astype(np.float64), confidence)
 
 
 def monte_carlo_service_life(
@@ -109,10 +109,17 @@ def monte_carlo_service_life(
     last = times.max(axis=1, keepdims=True)
     again = rng.poisson((last - times) * p[first]).sum(axis=1)
     blanks = rng.poisson(last[:, 0] * max(0.0, 1.0 - float(p[first].sum())))
-    return _estimate((len(first) + again + blanks).astype(np.float64), confidence)
+    return estimate((len(first) + again + blanks).astype(np.float64), confidence)
 
 
-def _estimate(values: NDArray[np.float64], confidence: float) -> Estimate:
+def estimate(values: NDArray[np.float64], confidence: float) -> Estimate:
+    """Return the mean of independent values with its interval.
+
+    Raises
+    ------
+    PlanError
+        ``confidence`` is not strictly between 0 and 1.
+    """
     if not 0.0 < confidence < 1.0:
         raise PlanError(f"confidence is {confidence!r}; give a number strictly between 0 and 1")
     mean = float(values.mean())
