@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -76,7 +77,8 @@ def load(preset: str, overrides: str | list[str] = "") -> RunConfig:
         A preset's name, or a path to a YAML file.
     overrides : str or list of str
         ``key=value`` pairs in dotted form, e.g. ``"merge.gamma=1.2 seeds.training=1"``. A string
-        is split at white space; pass a list for values that hold spaces.
+        is split at white space, or read as a JSON list if it starts with ``[``; see
+        :func:`join_overrides` for values that hold spaces.
 
     Returns
     -------
@@ -103,8 +105,39 @@ def load_any(preset: str, overrides: str | list[str] = "") -> AnyConfig:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"cannot be read ({' '.join(str(error).split())})"], str(path)) from error
-    pairs = overrides.split() if isinstance(overrides, str) else list(overrides)
-    return parse_any(_read_yaml(text, str(path)), pairs, source=str(path))
+    return parse_any(_read_yaml(text, str(path)), split_overrides(overrides), source=str(path))
+
+
+def join_overrides(pairs: Sequence[str]) -> str:
+    """Write overrides as one string that :func:`split_overrides` reads back.
+
+    Plain words stay as they are. Where one holds white space or a quote it is a JSON list without
+    apostrophes, so that Flower's ``--run-config`` can hold it between two.
+    """
+    if any(character.isspace() or character in "'\"" for pair in pairs for character in pair):
+        return json.dumps(list(pairs)).replace("'", "\\u0027")
+    return " ".join(pairs)
+
+
+def split_overrides(overrides: str | Sequence[str]) -> list[str]:
+    """Return the ``key=value`` pairs of a string or a list of them.
+
+    Raises
+    ------
+    ConfigError
+        The string starts like a JSON list and is none of texts.
+    """
+    if not isinstance(overrides, str):
+        return list(overrides)
+    if not overrides.lstrip().startswith("["):
+        return overrides.split()
+    try:
+        pairs = json.loads(overrides)
+    except ValueError:
+        pairs = None
+    if not isinstance(pairs, list) or not all(isinstance(pair, str) for pair in pairs):
+        raise ConfigError([f"overrides {overrides!r} are neither key=value pairs nor a JSON list of them"])
+    return pairs
 
 
 def _of_kind(config: AnyConfig, schema: type[_Config], source: str) -> _Config:

@@ -13,6 +13,7 @@ from typing import Any
 from filelock import FileLock
 
 from fedforget.config import RunConfig, expand_clients
+from fedforget.digests import folder_digest
 from fedforget.errors import RunError
 from fedforget.files import atomic_path, home, read_json, write_json
 from fedforget.presets import AnyConfig, from_yaml, from_yaml_sequential, to_yaml
@@ -128,12 +129,14 @@ class RunDirectory:
         Raises
         ------
         RunError
-            The run holds no summaries, or others than it received: a merge of them would pass for
-            the run's.
+            The run holds no summaries, or others than it received, to the bit: a merge of them
+            would pass for the run's.
         """
         folders = sorted(p for p in self.summaries.glob("*") if p.is_dir() and not p.name.startswith("."))
         if not folders:
             raise RunError(f"{self.summaries}: no client summaries; did the run complete?")
+        for folder in folders:
+            self._check_digest(folder)
         found = sorted((ClientSummary.load(folder) for folder in folders), key=lambda s: s.client_id)
         # Until the round is over the record names no clients: the configuration does.
         self._check_received(
@@ -157,6 +160,29 @@ class RunDirectory:
                         f"{self.summaries}: the summary of {name!r} now has {key} {now!r}, the run "
                         f"has {then!r}; restore the folder, or run again"
                     )
+
+    def _check_digest(self, folder: Path) -> None:
+        if not self.as_received(folder.name):
+            raise RunError(
+                f"{folder}: the summary of {folder.name!r} is not the one that the run received (its "
+                "files have another SHA-256); restore the folder, or run again"
+            )
+
+    def as_received(self, client: str) -> bool:
+        """Tell whether a stored summary still has the digest that was recorded when it came.
+
+        True where none was recorded, as in runs of earlier versions.
+        """
+        expected = self.record.get("summaries", {}).get(client)
+        return expected is None or expected == folder_digest(self.summaries / client)
+
+    def record_received(self, client: str) -> None:
+        """Record the digest of a summary that has just been stored."""
+        digest = folder_digest(self.summaries / client)
+        with self._lock():
+            record = self.record
+            received = {**record.get("summaries", {}), client: digest}
+            write_json(self.path / "run.json", {**record, "summaries": dict(sorted(received.items()))})
 
     def update(self, **sections: Any) -> None:
         """Add or replace top-level sections of ``run.json``."""

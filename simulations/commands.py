@@ -88,12 +88,9 @@ def demo(
 
 def run_preset(preset: str, overrides: list[str], out: Path | None, backend: Backend) -> RunDirectory:
     """Run a preset with one of the backends."""
-    spaced = [pair for pair in overrides if any(c.isspace() for c in pair)]
-    if spaced:
-        raise RunError(
-            f"override {spaced[0]!r} holds a space, which a Flower run cannot pass on; put it in a YAML file"
-        )
-    text = " ".join(overrides)
+    from fedforget.presets import join_overrides
+
+    text = join_overrides(overrides)
     if backend is Backend.INLINE:
         from simulations.inline import run_inline
 

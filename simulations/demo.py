@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,7 @@ def run_demo(
         pooled = pool(comparisons)
         write_json(folder / "pooled.json", pooled)
         show(tables.pooled_table(pooled))
-        command = " ".join(["fedforget demo", preset, *overrides, "--seeds", ",".join(map(str, seeds))])
+        command = shlex.join(["fedforget", "demo", preset, *overrides, "--seeds", ",".join(map(str, seeds))])
         with atomic_path(folder / "pooled.md") as temporary:
             temporary.write_text(pooled_page(command, comparisons, pooled), encoding="utf-8")
         say(f"Runs: {folder}")

@@ -138,7 +138,7 @@ def run_inline(preset: str, overrides: str = "", out: str | Path = "", *, action
     preset : str
         A preset's name, or a YAML file.
     overrides : str
-        ``key=value`` pairs, separated by spaces.
+        ``key=value`` pairs, separated by spaces, or a JSON list of them.
     out : str or Path
         The run's directory; empty for a new one in ``$FEDFORGET_HOME/runs``.
     action : str

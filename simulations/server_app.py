@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from logging import ERROR, INFO
+from logging import INFO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,12 @@ from flwr.supercore import log
 import clients  # noqa: F401
 from fedforget import presets
 from fedforget.config import RunConfig
-from fedforget.errors import RunError
+from fedforget.errors import FedForgetError, RunError
 from fedforget.presets import AnyConfig
 from fedforget.runs import RunDirectory, default_path
 from fedforget.updates import load_update
 from simulations.paths import absolute, with_absolute_paths
+from simulations.processes import MARK
 from simulations.sequential import train_sequential
 from strategies.firm import Firm
 
@@ -52,7 +54,7 @@ def run_unlearning(
     preset : str
         A preset's name, or a YAML file.
     overrides : str
-        ``key=value`` pairs, separated by spaces.
+        ``key=value`` pairs, separated by spaces, or a JSON list of them.
     out : str
         The run's directory; empty for a new one in ``$FEDFORGET_HOME/runs``. One that holds an
         unfinished run of the same configuration is carried on with.
@@ -99,7 +101,9 @@ def _run(grid: Grid, config: AnyConfig, run: RunDirectory, poll: float) -> None:
     except BaseException as error:
         reason = f"{type(error).__name__}: {error}"
         run.update(status="failed", error=reason, finished=time.strftime("%Y-%m-%dT%H:%M:%S%z"))
-        log(ERROR, "The run failed: %s", reason)
+        if isinstance(error, FedForgetError) and os.environ.get(MARK):
+            # `fedforget simulate` reads the reason from run.json and says it, once.
+            raise RunError(f"the run failed; {run.path / 'run.json'} says why") from None
         raise
     run.update(status="completed", error=None, finished=time.strftime("%Y-%m-%dT%H:%M:%S%z"))
     if isinstance(config, RunConfig):

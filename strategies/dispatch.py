@@ -89,7 +89,8 @@ def dispatch(
                 log(INFO, "\t%s: received (%d of %d)", task.key, done, done + len(pending))
             else:
                 failed[task.key] = problem
-                log(WARNING, "\t%s: %s", task.key, problem)
+                # Why is said once, by the error that ends the run.
+                log(WARNING, "\t%s: failed (%d of %d)", task.key, done, done + len(pending))
         if pending and not progress:
             time.sleep(min(poll, max(0.0, deadline - time.monotonic())))
     for task in pending.values():

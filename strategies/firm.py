@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
 from fedforget import protocol
-from fedforget.config import RunConfig
+from fedforget.config import ClientSpec, RunConfig
 from fedforget.errors import RunError
 from fedforget.presets import to_yaml
 from fedforget.runs import RunDirectory
@@ -150,7 +150,7 @@ class Firm(Strategy):
             failed = dispatch(
                 grid,
                 self._asked,
-                lambda key, reply: self.spool.receive(specs[key], reply),
+                lambda key, reply: self._receive(specs[key], reply),
                 timeout=timeout,
                 poll=self.poll,
                 total=len(self.assignments),
@@ -193,7 +193,7 @@ class Firm(Strategy):
         )
         self._asked = []
         for assignment in self.assignments:
-            if self.spool.holds(assignment.spec):
+            if self.spool.holds(assignment.spec, self.run.as_received):
                 log(INFO, "\t%s: its summary is in the run already", assignment.spec.id)
                 continue
             message = self._message(assignment, protocol.UNLEARN, config, f"{server_round}")
@@ -213,7 +213,7 @@ class Firm(Strategy):
         del server_round
         specs = {a.spec.id: a.spec for a in self.assignments}
         names = {task.message.metadata.message_id: task.key for task in self._asked}
-        failed = take(replies, names, lambda name, reply: self.spool.receive(specs[name], reply))
+        failed = take(replies, names, lambda name, reply: self._receive(specs[name], reply))
         for name in specs:
             if name not in failed and not self.spool.has(name):
                 failed[name] = "no reply"
@@ -264,6 +264,10 @@ class Firm(Strategy):
             record[protocol.CLIENT] = protocol.spec_to_json(assignment.spec)
         content = RecordDict({protocol.CONFIG: record})
         return Message(content, dst_node_id=assignment.node_id, message_type=kind, group_id=group)
+
+    def _receive(self, spec: ClientSpec, reply: Message) -> None:
+        self.spool.receive(spec, reply)
+        self.run.record_received(spec.id)
 
     def _merge(self) -> tuple[ArrayRecord | None, MetricRecord]:
         names = sorted(a.spec.id for a in self.assignments)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from logging import WARNING
 from pathlib import Path
 from typing import Any
@@ -83,12 +83,17 @@ class Spool:
         """Tell whether a client's directory is there."""
         return (self.folder / name).is_dir()
 
-    def holds(self, spec: ClientSpec) -> bool:
-        """Tell whether a valid summary of the client is there; an invalid one is moved aside."""
+    def holds(self, spec: ClientSpec, as_received: Callable[[str], bool] = lambda client: True) -> bool:
+        """Tell whether a valid summary of the client is there; an invalid one is moved aside.
+
+        ``as_received`` tells whether a client's files are the bytes that were received.
+        """
         folder = self.folder / spec.id
         if not folder.exists():
             return False
         try:
+            if not as_received(spec.id):
+                raise SummaryError("its files are not those that were received")
             self._check(spec, ClientSummary.load(folder))
         except SummaryError as error:
             aside = folder.with_name(f".{folder.name}.invalid-{secrets.token_hex(4)}")

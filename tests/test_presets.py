@@ -10,7 +10,16 @@ import pytest
 
 from fedforget.config import ClientGroup, RunConfig, expand_clients
 from fedforget.errors import ConfigError
-from fedforget.presets import find, from_yaml, load, parse, presets, to_yaml
+from fedforget.presets import (
+    find,
+    from_yaml,
+    join_overrides,
+    load,
+    parse,
+    presets,
+    split_overrides,
+    to_yaml,
+)
 
 CLIENTS = [{"role": "forget", "domain": "herbs"}, {"role": "retain", "domain": "birds", "count": 2}]
 
@@ -72,6 +81,22 @@ def test_lists_in_overrides() -> None:
 def test_a_list_of_clients_in_an_override() -> None:
     config = built(None, "clients=[{role: forget, domain: stars}]")
     assert config.clients == [ClientGroup("forget", "stars")]
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [["merge.gamma=2", "seeds.data=1"], ["data.path=/a b/c"], ["a='x'", 'b="y"', "c=\t'\"\\"], []],
+)
+def test_overrides_pass_through_one_string(pairs: list[str]) -> None:
+    text = join_overrides(pairs)
+    assert split_overrides(text) == pairs
+    assert "'" not in text
+
+
+def test_a_damaged_list_of_overrides() -> None:
+    for text in ("[merge.gamma=2", "[1]"):
+        with pytest.raises(ConfigError, match="neither key=value pairs nor a JSON list"):
+            split_overrides(text)
 
 
 def test_overrides_in_one_string(tmp_path: Path) -> None:

@@ -100,6 +100,20 @@ def test_summaries_other_than_those_received_are_refused(stored_run: RunDirector
         stored_run.load_summaries()
 
 
+def test_a_value_edited_in_a_stored_summary_is_noticed(stored_run: RunDirectory) -> None:
+    for folder in stored_run.summaries.iterdir():
+        stored_run.record_received(folder.name)
+    assert len(stored_run.load_summaries()) == 4
+    assert sorted(stored_run.record["summaries"]) == sorted(p.name for p in stored_run.summaries.iterdir())
+    path = stored_run.summaries / "forget-stars-0" / "deltas.safetensors"
+    kept = path.read_bytes()
+    path.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))  # finite still: the sign or exponent's last bit
+    with pytest.raises(RunError, match=r"'forget-stars-0' is not the one that the run received"):
+        stored_run.load_summaries()
+    path.write_bytes(kept)
+    assert len(stored_run.load_summaries()) == 4
+
+
 def test_a_run_that_was_cut_short_is_not_merged_as_a_whole(stored_run: RunDirectory) -> None:
     (stored_run.summaries / "retain-birds-0").rename(stored_run.path / "elsewhere")
     with pytest.raises(RunError, match=r"summary of 'retain-birds-0' is missing.*complete the run"):

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from fedforget.errors import RunError
+from fedforget.presets import join_overrides
 from fedforget.runs import RunDirectory
 from simulations.flwr_run import run_flower
 from simulations.inline import run_inline
@@ -65,11 +66,19 @@ def test_a_run_gives_what_the_same_run_in_one_process_gives(tmp_path: Path, mark
     assert (run.path / "report.html").is_file()
 
 
-def test_a_client_that_fails_fails_the_run(tmp_path: Path, mark: str) -> None:
-    # Steps that large leave nothing finite.
+def test_a_client_that_fails_fails_the_run(
+    tmp_path: Path, mark: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # Steps that large leave nothing finite. A value with spaces and an apostrophe gets there as well.
+    overrides = join_overrides(["forget.training.learning_rate=1e30", "name=the herbalist's run"])
     with pytest.raises(RunError, match="forget-herbs-0: TrainingError: client 'forget-herbs-0'"):
-        run_flower("firm-ci", "forget.training.learning_rate=1e30", tmp_path / "run", say=lambda _: None)
+        run_flower("firm-ci", overrides, tmp_path / "run", say=lambda _: None)
+    said = capfd.readouterr()
+    # The command line prints the error that was raised; Flower's log must not say it too.
+    assert "the run failed; " in said.out + said.err
+    assert "the round cannot be completed" not in said.out + said.err
     run = RunDirectory(tmp_path / "run")
+    assert run.config.name == "the herbalist's run"
     assert run.record["status"] == "failed"
     assert "forget-stars-0" in run.record["error"]
     assert [path.name for path in run.summaries.iterdir()] == ["retain-birds-0"]

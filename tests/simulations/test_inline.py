@@ -35,6 +35,7 @@ def test_the_run_directory_is_complete(done: RunDirectory) -> None:
     assert {"evaluate_before", "clients", "merge", "evaluate_after"} == set(record["timings"])
     assert record["bytes"]["received"] > record["bytes"]["update"] > 0
     assert len(record["backbone"]["fingerprint"]) == 64
+    assert sorted(record["summaries"]) == CLIENTS
     assert sorted(p.name for p in done.path.iterdir() if not p.name.startswith(".")) == [
         "merged", "metrics.json", "report.html", "run.json", "summaries",
     ]  # fmt: skip

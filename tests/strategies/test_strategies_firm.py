@@ -260,7 +260,8 @@ def test_a_run_is_carried_on_with(config: RunConfig, tmp_path: Path) -> None:
     first = make_firm(config, tmp_path / "run")
     with pytest.raises(RunError, match="boom"):
         first.start(FakeGrid(train=train).mock)
-    (first.run.summaries / "forget-b-0" / "summary.json").write_text("{}")
+    stored = first.run.summaries / "forget-b-0" / "summary.json"
+    stored.write_text(stored.read_text().replace('"num_examples": ', '"num_examples": 1'))
     grid = FakeGrid()
     second = make_firm(config, tmp_path / "run")
     second.start(grid.mock)
