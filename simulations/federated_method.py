@@ -117,12 +117,14 @@ class FederatedMethod:
         finally:
             before, noted = self._spent(), self.run.record.get("trainings", [])[attempts:]
             spent = Cost(
-                before.seconds + time.monotonic() - started,
-                before.client_seconds + sum(one["client_seconds"] for one in noted),
-                before.bytes_sent + grid.bytes_sent,
-                before.bytes_received + grid.bytes_received,
-                before.participations + grid.participations,
-                before.rounds + sum(one.get("rounds", 0) for one in noted),
+                seconds=before.seconds + time.monotonic() - started,
+                client_seconds=before.client_seconds + sum(one["client_seconds"] for one in noted),
+                bytes_sent=before.bytes_sent + grid.bytes_sent,
+                bytes_received=before.bytes_received + grid.bytes_received,
+                participations=before.participations + grid.participations,
+                visits=before.visits + grid.visits,
+                examples=before.examples + grid.examples,
+                rounds=before.rounds + sum(one.get("rounds", 0) for one in noted),
             )
             write_json(self.run.path / "cost.json", dataclasses.asdict(spent))
 

@@ -20,11 +20,15 @@ class MeasuredGrid(InlineGrid):
     bytes_sent, bytes_received : int
     participations : int
         Replies with trained modules.
+    visits, examples : int
+        Trained modules in those replies, and the records that each was trained on, added up.
     """
 
     bytes_sent = 0
     bytes_received = 0
     participations = 0
+    visits = 0
+    examples = 0
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Accept messages; return their ids."""
@@ -42,7 +46,11 @@ class MeasuredGrid(InlineGrid):
                 continue
             self.bytes_received += content_bytes(reply.content)
             info = reply.content.config_records.get(protocol.INFO)
-            self.participations += bool(info and info.get(words.RESULTS))
+            if info and info.get(words.RESULTS):
+                done = words.done_from_json(str(info[words.RESULTS]))
+                self.participations += 1
+                self.visits += len(done)
+                self.examples += sum(one.num_examples for one in done)
         return replies
 
 

@@ -33,6 +33,10 @@ class Cost:
         Content of the server's messages to the clients, and of their replies.
     participations : int
         Pairs of a client and a round in which it trained.
+    visits : int
+        Modules that clients trained in their rounds, added up: a FedSGT client trains several in a round.
+    examples : int
+        Records that those trainings were given, added up; each passes ``local_epochs`` times.
     rounds : int
         Rounds in which any client trained.
     storage_bytes : int
@@ -44,6 +48,8 @@ class Cost:
     bytes_sent: int = 0
     bytes_received: int = 0
     participations: int = 0
+    visits: int = 0
+    examples: int = 0
     rounds: int = 0
     storage_bytes: int = 0
 
