@@ -85,6 +85,7 @@ def declared(context: Context) -> ClientSpec | None:
         num_shards=numbers["num-shards"],
         path=str(node.get("data", "")),
         max_examples=numbers["max-examples"],
+        retain_domain=str(node.get("retain-domain", "")),
     )
 
 

@@ -16,8 +16,8 @@ from fedforget import protocol
 from fedforget.adapters import adapted_weights, deltas_applied, lora_attached, lora_factors
 from fedforget.codecs import Bucket, pack
 from fedforget.config import ClientSpec, RoleConfig, RunConfig
-from fedforget.data import Example, client_examples
-from fedforget.errors import ModelError
+from fedforget.data import Example, client_examples, client_retain_examples
+from fedforget.errors import ModelError, TrainingError
 from fedforget.fisher import empirical_fisher
 from fedforget.models import Backbone, cached_backbone, load_backbone
 from fedforget.objectives import objective
@@ -151,17 +151,21 @@ class UnlearningClient(NumPyClient):
         loss = objective(role.objective.name, **role.objective.parameters)
         # One adapter initialisation for all clients: task vectors of one domain must align.
         with lora_attached(backbone, self.config.lora, derive_seed(root, "lora")) as model:
-            report = train(
-                model,
-                backbone.tokenizer,
-                examples,
-                loss,
-                role.training,
-                max_length=self.config.data.max_length,
-                seed=derive_seed(root, "client", self.spec.id),
-                shared_seed=derive_seed(root, "objective"),
-                domain=self.spec.domain,
-            )
+            try:
+                report = train(
+                    model,
+                    backbone.tokenizer,
+                    examples,
+                    loss,
+                    role.training,
+                    max_length=self.config.data.max_length,
+                    seed=derive_seed(root, "client", self.spec.id),
+                    shared_seed=derive_seed(root, "objective"),
+                    domain=self.spec.domain,
+                    retain=client_retain_examples(self.config, self.spec),
+                )
+            except TrainingError as error:
+                raise TrainingError(f"client {self.spec.id!r} ({self.spec.role}): {error}") from error
             factors = dict(lora_factors(model))
         figures = {
             "steps": report.steps,

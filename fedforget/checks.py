@@ -11,7 +11,7 @@ from fedforget.errors import ConfigError, nearest
 from fedforget.matching import QP
 from fedforget.merging import methods
 from fedforget.merging.registry import find
-from fedforget.objectives import objective
+from fedforget.objectives import needs_retain, objective
 
 PRECISIONS = ("fp32", "bf16", "nf4")
 SOLVERS = ("exact", "increase-only")
@@ -25,6 +25,7 @@ def contradictions(config: RunConfig) -> list[str]:
     return [
         *_model(config),
         *_clients(config.clients),
+        *_retain_data(config),
         *_role("forget", config.forget),
         *_role("retain", config.retain),
         *_merge(config),
@@ -75,6 +76,35 @@ def _clients(groups: list[ClientGroup]) -> list[str]:
     return problems
 
 
+def _retain_data(config: RunConfig) -> list[str]:
+    """Check that clients hold retain data where their objective needs it, and only there."""
+    try:
+        needed = needs_retain(objective(config.forget.objective.name, **config.forget.objective.parameters))
+        retaining = objective(config.retain.objective.name, **config.retain.objective.parameters)
+    except ConfigError:
+        return []  # told by _role
+    problems = []
+    name = config.forget.objective.name
+    forgotten = {group.domain for group in config.clients if group.role == "forget"}
+    for i, group in enumerate(config.clients):
+        key = f"clients[{i}].retain_domain"
+        if group.role == "forget" and needed and not group.retain_domain:
+            problems.append(
+                f"{key}: is empty, and forget.objective {name!r} has a term on retain data; name the retain "
+                "domain that these clients hold too, or set forget.objective.parameters.alpha to 0"
+            )
+        elif group.retain_domain and (group.role == "retain" or not needed):
+            reader = "a retain client" if group.role == "retain" else f"forget.objective {name!r}"
+            problems.append(f"{key}: {reader} does not read it; leave it out")
+        elif group.retain_domain in forgotten:
+            problems.append(f"{key}: {group.retain_domain!r} is a domain to forget")
+    if needs_retain(retaining):
+        problems.append(
+            f"retain.objective: {config.retain.objective.name!r} is for forget clients; take causal_lm"
+        )
+    return problems
+
+
 def _role(name: str, role: RoleConfig) -> list[str]:
     training = role.training
     problems = _objective(f"{name}.objective", role.objective)
@@ -84,6 +114,7 @@ def _role(name: str, role: RoleConfig) -> list[str]:
     problems += at_least(f"{name}.training.weight_decay", training.weight_decay, 0)
     problems += at_least(f"{name}.training.max_grad_norm", training.max_grad_norm, 0)
     problems += at_least(f"{name}.training.warmup_steps", training.warmup_steps, 0)
+    problems += at_least(f"{name}.training.loss_limit", training.loss_limit, 1)
     return problems
 
 

@@ -83,13 +83,16 @@ class ClientGroup:
     count: int = 1
     path: str = ""  # the group's own JSONL file, instead of data.path
     max_examples: int = 0  # 0: no limit
+    # Forget clients: a retain domain that they hold a shard of as well, for objectives with a
+    # term on retain data. FIRM's clients hold forget data alone.
+    retain_domain: str = ""
 
 
 @dataclass
 class ObjectiveConfig:
     """What a client minimises: a registered objective and its parameters."""
 
-    name: str = "causal_lm"  # rmu, gradient_ascent, causal_lm
+    name: str = "causal_lm"  # one of `fedforget objectives`
     parameters: dict[str, Any] = field(default_factory=dict)
 
 
@@ -103,6 +106,9 @@ class TrainingConfig:
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0  # 0: no clipping
     warmup_steps: int = 0
+    # A loss farther from zero than this many times its first value (taken as at least 1) stops the
+    # client. Gradient ascent is meant to grow, so lower it there to stop before the model is ruined.
+    loss_limit: float = 100.0
 
 
 @dataclass
@@ -218,6 +224,8 @@ class ClientSpec:
         The client's own data file, or empty for the family's.
     max_examples : int
         0 for no limit.
+    retain_domain : str
+        The retain domain that a forget client holds a shard of as well, or empty.
     """
 
     id: str
@@ -227,6 +235,7 @@ class ClientSpec:
     num_shards: int
     path: str = ""
     max_examples: int = 0
+    retain_domain: str = ""
 
 
 def expand_clients(groups: list[ClientGroup]) -> list[ClientSpec]:
@@ -240,6 +249,7 @@ def expand_clients(groups: list[ClientGroup]) -> list[ClientSpec]:
             num_shards=group.count,
             path=group.path,
             max_examples=group.max_examples,
+            retain_domain=group.retain_domain,
         )
         for group in groups
         for shard in range(group.count)

@@ -14,16 +14,13 @@ from torch import Tensor, nn
 
 from fedforget.config import TrainingConfig
 from fedforget.errors import TrainingError
-from fedforget.objectives import Objective
-from fedforget.objectives.causal_lm import IGNORED
+from fedforget.objectives import Objective, needs_retain
+from fedforget.objectives.terms import IGNORED
 from fedforget.rng import seeded
 from fedforget.seeds import derive_seed
 
 if TYPE_CHECKING:
     from fedforget.data import Example
-
-# A loss this many times its first value has nothing left to teach.
-_EXPLODED = 100.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,6 +153,7 @@ def train(
     seed: int,
     shared_seed: int = 0,
     domain: str | None = None,
+    retain: Sequence[Example] = (),
 ) -> TrainingReport:
     """Train a model's trainable parameters on one client's examples.
 
@@ -186,6 +184,9 @@ def train(
         pull in different directions.
     domain : str, optional
         Default: the examples' own.
+    retain : sequence of Example
+        Retain data that the same client holds, for an objective that needs it: each step takes
+        a batch of them too, in an order of their own.
 
     Returns
     -------
@@ -195,19 +196,26 @@ def train(
     ------
     TrainingError
         There is nothing to train or to train on, or the training collapsed (a loss or gradient
-        that is not finite, or a loss a hundred times the first).
+        that is not finite, or a loss ``cfg.loss_limit`` times the first).
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:
         raise TrainingError("no parameter requires a gradient; attach an adapter first")
     if not examples:
         raise TrainingError("there are no examples to train on")
+    if needs_retain(objective) and not retain:
+        raise TrainingError(
+            "the objective has a term on retain data and the client holds none; name the group's "
+            "retain_domain, or set the objective's alpha to 0"
+        )
     sequences = encode(tokenizer, examples, max_length)
     about = domain if domain is not None else "+".join(sorted({example.domain for example in examples}))
     loss_of = objective.prepare(model, shared_seed, about)
     optimizer = torch.optim.AdamW(parameters, lr=cfg.learning_rate, weight_decay=cfg.weight_decay)
     device = parameters[0].device
     order = _order(len(sequences), min(cfg.batch_size, len(sequences)), derive_seed(seed, "order"))
+    kept = encode(tokenizer, retain, max_length) if needs_retain(objective) else []
+    kept_order = _order(len(kept), min(cfg.batch_size, len(kept)), derive_seed(seed, "retain-order"))
     losses: list[float] = []
     tokens = 0
     started = time.perf_counter()
@@ -216,7 +224,10 @@ def train(
             batch = collate([sequences[i] for i in next(order)], _pad_id(tokenizer), device)
             for group in optimizer.param_groups:
                 group["lr"] = cfg.learning_rate * min(1.0, (step + 1) / max(1, cfg.warmup_steps))
-            loss = loss_of(batch)
+            given = [batch]
+            if kept:
+                given.append(collate([kept[i] for i in next(kept_order)], _pad_id(tokenizer), device))
+            loss = loss_of(*given)
             losses.append(float(loss.detach()))
             optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(loss)
@@ -224,7 +235,7 @@ def train(
             norm = nn.utils.clip_grad_norm_(parameters, cfg.max_grad_norm or math.inf)
             _check(step, losses, float(norm), cfg)
             optimizer.step()
-            tokens += int(batch["attention_mask"].sum())
+            tokens += sum(int(one["attention_mask"].sum()) for one in given)
     return TrainingReport(
         steps=cfg.steps,
         first_loss=losses[0],
@@ -247,13 +258,17 @@ def _order(count: int, batch_size: int, seed: int) -> Iterator[list[int]]:
 
 def _check(step: int, losses: list[float], norm: float, cfg: TrainingConfig) -> None:
     first, last = losses[0], losses[-1]
-    mend = f"lower the learning rate (now {cfg.learning_rate:g}) or train for fewer steps (now {cfg.steps})"
+    mend = (
+        f"lower the learning rate (training.learning_rate, now {cfg.learning_rate:g}) or train for fewer "
+        f"steps (training.steps, now {cfg.steps})"
+    )
     if not math.isfinite(last) or not math.isfinite(norm):
         what = f"loss {last:g}" if not math.isfinite(last) else f"gradient norm {norm:g}"
         raise TrainingError(f"training collapsed at step {step + 1}: {what}; {mend}")
-    if abs(last) > _EXPLODED * max(1.0, abs(first)):
+    if abs(last) > cfg.loss_limit * max(1.0, abs(first)):
         raise TrainingError(
-            f"training collapsed at step {step + 1}: the loss went from {first:.4g} to {last:.4g}; {mend}"
+            f"training collapsed at step {step + 1}: the loss went from {first:.4g} to {last:.4g}; {mend}, "
+            f"or raise training.loss_limit (now {cfg.loss_limit:g}) if it is meant to go that far"
         )
 
 

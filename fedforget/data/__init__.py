@@ -5,7 +5,7 @@ from fedforget.data.facts import FactData
 from fedforget.data.fictional import pretraining, vocabulary
 from fedforget.data.jsonl import JsonlData
 from fedforget.data.partition import by_domain, dirichlet, iid
-from fedforget.data.registry import Family, client_examples, families, load_data
+from fedforget.data.registry import Family, client_examples, client_retain_examples, families, load_data
 
 __all__ = [
     "ROLES",
@@ -18,6 +18,7 @@ __all__ = [
     "Question",
     "by_domain",
     "client_examples",
+    "client_retain_examples",
     "dirichlet",
     "families",
     "iid",

@@ -124,23 +124,35 @@ def client_examples(config: RunConfig, spec: ClientSpec) -> list[Example]:
     DataError
         Names the client: its file is malformed, or it has no examples.
     """
+    return _share(config, spec, spec.domain, spec.role)
+
+
+def client_retain_examples(config: RunConfig, spec: ClientSpec) -> list[Example]:
+    """Return the retain data that a forget client holds as well: its shard of ``spec.retain_domain``.
+
+    Otherwise as :func:`client_examples`; empty where the client names no retain domain.
+    """
+    return _share(config, spec, spec.retain_domain, "retain") if spec.retain_domain else []
+
+
+def _share(config: RunConfig, spec: ClientSpec, domain: str, role: str) -> list[Example]:
     seed = config.seeds.data
     try:
         data = (
-            JsonlData(spec.path, config.data.fields, seed, spec.domain)
+            JsonlData(spec.path, config.data.fields, seed, domain)
             if spec.path
             else load_data(config.data, seed)
         )
-        units = data.units(spec.domain, spec.role)
+        units = data.units(domain, role)
     except DataError as error:
         raise DataError(f"client {spec.id!r}: {error}") from error
     if not 0 <= spec.shard < spec.num_shards:
         raise DataError(f"client {spec.id!r}: shard {spec.shard} is not one of 0 to {spec.num_shards - 1}")
-    shards = iid(len(units), spec.num_shards, derive_seed(seed, "data", spec.domain, "shards"))
+    shards = iid(len(units), spec.num_shards, derive_seed(seed, "data", domain, "shards"))
     examples = interleave([units[i] for i in shards[spec.shard]])
     if not examples:
         raise DataError(
-            f"client {spec.id!r} has no examples: domain {spec.domain!r} holds {len(units)} for role "
-            f"{spec.role!r}, shared by {spec.num_shards} clients; lower the group's count or add data"
+            f"client {spec.id!r} has no examples: domain {domain!r} holds {len(units)} for role "
+            f"{role!r}, shared by {spec.num_shards} clients; lower the group's count or add data"
         )
     return examples[: spec.max_examples] if spec.max_examples else examples

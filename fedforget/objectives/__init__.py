@@ -5,8 +5,17 @@ To add one, write a frozen dataclass of parameters with a ``prepare`` method and
 """
 
 # Importing an objective's module registers it.
-from fedforget.objectives import causal_lm, gradient_ascent, rmu
-from fedforget.objectives.registry import Batch, Description, Loss, Objective, objective, objectives, register
+from fedforget.objectives import causal_lm, grad_diff, gradient_ascent, npo, rmu
+from fedforget.objectives.registry import (
+    Batch,
+    Description,
+    Loss,
+    Objective,
+    needs_retain,
+    objective,
+    objectives,
+    register,
+)
 
 __all__ = [
     "Batch",
@@ -14,7 +23,10 @@ __all__ = [
     "Loss",
     "Objective",
     "causal_lm",
+    "grad_diff",
     "gradient_ascent",
+    "needs_retain",
+    "npo",
     "objective",
     "objectives",
     "register",

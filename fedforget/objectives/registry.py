@@ -14,11 +14,15 @@ from fedforget.parameters import Parameter, describe, parse
 # ``input_ids``, ``attention_mask`` (1 where there is a token) and ``labels`` (-100 where there is
 # no target), each int64 of shape [sequences, tokens].
 Batch = Mapping[str, Tensor]
-Loss = Callable[[Batch], Tensor]
+# Called with a batch, and with a batch of retain data where the objective needs it.
+Loss = Callable[..., Tensor]
 
 
 class Objective(Protocol):
-    """A client objective with its parameters."""
+    """A client objective with its parameters.
+
+    One whose ``needs_retain`` is true gets batches of the client's retain data too.
+    """
 
     def prepare(self, model: nn.Module, seed: int, domain: str) -> Loss:
         """Return the loss of a batch, a scalar to be minimised.
@@ -73,6 +77,11 @@ def register(name: str, *, pretty: str, reference: str, summary: str) -> Callabl
         return schema
 
     return decorate
+
+
+def needs_retain(one: Objective) -> bool:
+    """Return whether a client with this objective must hold retain data as well."""
+    return bool(getattr(one, "needs_retain", False))
 
 
 def objectives() -> dict[str, Description]:

@@ -13,7 +13,8 @@ from fedforget import protocol
 from fedforget.adapters import adapted_weights
 from fedforget.codecs import unpack
 from fedforget.config import ClientSpec, RunConfig, expand_clients
-from fedforget.errors import DataError, ModelError
+from fedforget.data import client_retain_examples
+from fedforget.errors import DataError, ModelError, TrainingError
 from fedforget.models import cached_backbone
 from fedforget.summaries import ClientSummary, LoraFactors
 from fedforget.training import encode
@@ -146,3 +147,32 @@ def test_threads_are_given_back() -> None:
     with cpu_share(None):
         assert torch.get_num_threads() == before
     assert torch.get_num_threads() == before
+
+
+def test_a_collapsed_client_is_named_with_the_step_and_what_to_change(config: RunConfig) -> None:
+    config.forget.training = dataclasses.replace(
+        config.forget.training, steps=30, learning_rate=50.0, loss_limit=1.5
+    )
+    with pytest.raises(TrainingError) as caught:
+        sent(config, "forget-herbs-0")
+    message = str(caught.value)
+    assert message.startswith("client 'forget-herbs-0' (forget): training collapsed at step ")
+    assert "training.learning_rate, now 50" in message
+    assert "raise training.loss_limit (now 1.5)" in message
+
+
+def test_a_forget_client_may_hold_retain_data_for_its_objective(config: RunConfig) -> None:
+    config.forget.objective.name, config.forget.objective.parameters = "grad_diff", {}
+    spec = specs(config)["forget-herbs-0"]
+    with pytest.raises(TrainingError, match=r"client 'forget-herbs-0' \(forget\): .* name the group's"):
+        sent(config, spec.id)
+    holding = dataclasses.replace(spec, retain_domain="birds")
+    kept = client_retain_examples(config, holding)
+    assert {example.domain for example in kept} == {"birds"}
+    assert len(kept) == 8
+    buckets, _, metrics = UnlearningClient(config, holding, threads=1).fit([], {})
+    alone = UnlearningClient(config, spec, threads=1)
+    config.forget.objective.parameters = {"alpha": 0.0}
+    other, _, fewer = alone.fit([], {})
+    assert metrics["tokens"] > fewer["tokens"]
+    assert [b.tobytes() for b in buckets] != [b.tobytes() for b in other]

@@ -27,7 +27,9 @@ def nll(backbone: Backbone) -> np.ndarray:
 
 def test_every_objective_describes_itself() -> None:
     found = objectives()
-    assert list(found) == ["causal_lm", "gradient_ascent", "rmu"]
+    assert list(found) == [
+        "causal_lm", "grad_diff", "gradient_ascent", "kl_regularised", "npo", "rmu", "simnpo",
+    ]  # fmt: skip
     for description in found.values():
         assert description.pretty
         assert description.reference
@@ -37,6 +39,7 @@ def test_every_objective_describes_itself() -> None:
         "layer": 7,
         "c": 6.5,
         "mask_padding": True,
+        "alpha": 0.0,
     }
 
 
