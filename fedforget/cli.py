@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import click
 import typer
 
-from fedforget import sequential_commands
+from fedforget import export_command, sequential_commands
 from fedforget.errors import ConfigError, FedForgetError
 
 GROUP = "fedforget.commands"
@@ -241,6 +241,7 @@ def build() -> typer.Typer:
     sequential_commands.register(app)
     for command in (prepare, methods, objectives, merge, sweep, compare, report):
         app.command()(command)
+    export_command.register(app)
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
         try:
             entry.load()(app)

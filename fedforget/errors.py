@@ -60,6 +60,10 @@ class LedgerError(FedForgetError):
     """A ledger that cannot be opened, written or trusted; names the file and what is wrong."""
 
 
+class ExportError(FedForgetError):
+    """An update that cannot be exported as asked; names the file or tensor, and what to give instead."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ``" (did you mean 'x'?)"`` for the closest known name, or an empty string."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)

@@ -112,10 +112,31 @@ def prepare_backbone(cfg: ModelConfig, seed: int) -> None:
         # Loading once also leaves the fingerprint in the cache.
         load_backbone(cfg, seed, device=None if cfg.precision == "nf4" else "cpu")
         return
+    _folder(source)
+
+
+def checkpoint(cfg: ModelConfig, seed: int) -> tuple[Path, str]:
+    """Return the folder that the backbone is read from, and the backbone's fingerprint.
+
+    The model is loaded only where its fingerprint is not in the cache yet. Parameters and errors
+    are those of :func:`load_backbone`.
+    """
+    source = _source(cfg, seed)
+    folder = _folder(source)
+    if source.fingerprints is None:
+        # The hub's cache names a snapshot by its commit.
+        source = replace(source, fingerprints=_fingerprint_folder(cfg.path, folder.name))
+    device = resolve_device(cfg.device if cfg.precision == "nf4" else "cpu")
+    return folder, _known_fingerprint(source, cfg.precision, device) or load_backbone(cfg, seed).fingerprint
+
+
+def _folder(source: _Source) -> Path:
+    if source.local:
+        return Path(source.where)
     from huggingface_hub import snapshot_download
 
     with _readable(source):
-        snapshot_download(source.where, revision=source.revision, allow_patterns=_HUB_FILES)
+        return Path(snapshot_download(source.where, revision=source.revision, allow_patterns=_HUB_FILES))
 
 
 _lock = threading.Lock()
@@ -285,12 +306,23 @@ def _fingerprint_folder(*identity: Any) -> Path:
 def _fingerprint(model: nn.Module, source: _Source, precision: str, device: torch.device) -> str:
     if source.fingerprints is None:
         return fingerprints.fingerprint(model)
-    # Devices may round differently when they quantise.
-    name = f"nf4-{device.type}" if precision == "nf4" else precision
-    stored = source.fingerprints / f"fingerprint-{name}.txt"
-    if stored.is_file() and len(text := stored.read_text(encoding="ascii").strip()) == 64:
-        return text
+    if known := _known_fingerprint(source, precision, device):
+        return known
     value = fingerprints.fingerprint(model)
-    with atomic_path(stored) as temporary:
+    with atomic_path(_fingerprint_file(source.fingerprints, precision, device)) as temporary:
         temporary.write_text(value + "\n", encoding="ascii")
     return value
+
+
+def _known_fingerprint(source: _Source, precision: str, device: torch.device) -> str | None:
+    if source.fingerprints is None:
+        return None
+    stored = _fingerprint_file(source.fingerprints, precision, device)
+    text = stored.read_text(encoding="ascii").strip() if stored.is_file() else ""
+    return text if len(text) == 64 else None
+
+
+def _fingerprint_file(folder: Path, precision: str, device: torch.device) -> Path:
+    # Devices may round differently when they quantise.
+    name = f"nf4-{device.type}" if precision == "nf4" else precision
+    return folder / f"fingerprint-{name}.txt"

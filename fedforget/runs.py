@@ -14,7 +14,7 @@ from filelock import FileLock
 
 from fedforget.config import RunConfig, expand_clients
 from fedforget.digests import folder_digest
-from fedforget.errors import RunError
+from fedforget.errors import ModelError, RunError
 from fedforget.files import atomic_path, home, read_json, write_json
 from fedforget.presets import AnyConfig, from_yaml, from_yaml_sequential, to_yaml
 from fedforget.sequential_config import SequentialRunConfig
@@ -160,6 +160,21 @@ class RunDirectory:
                         f"{self.summaries}: the summary of {name!r} now has {key} {now!r}, the run "
                         f"has {then!r}; restore the folder, or run again"
                     )
+
+    def check_backbone(self, fingerprint: str) -> None:
+        """Refuse another backbone than the one that the run's clients trained.
+
+        Raises
+        ------
+        ModelError
+            Its fingerprint is not the run's.
+        """
+        expected = (self.record.get("backbone") or {}).get("fingerprint")
+        if expected and expected != fingerprint:
+            raise ModelError(
+                f"{self.path}: the run's clients trained another backbone than {self.config.model.path!r} "
+                f"now is (fingerprint {expected}, now {fingerprint}); restore the model or run again"
+            )
 
     def _check_digest(self, folder: Path) -> None:
         if not self.as_received(folder.name):

@@ -7,7 +7,6 @@ from typing import Any
 
 from fedforget.compare import compare
 from fedforget.data import load_data
-from fedforget.errors import ModelError
 from fedforget.evaluation import Suite
 from fedforget.models import cached_backbone
 from fedforget.runs import RunDirectory
@@ -21,14 +20,9 @@ def open_suite(run: RunDirectory) -> Suite:
     ModelError
         The backbone that the configuration names is no longer the one of the run.
     """
-    record, config = run.record, run.config
+    config = run.config
     backbone = cached_backbone(config.model, config.seeds.model)
-    expected = (record.get("backbone") or {}).get("fingerprint")
-    if expected and expected != backbone.fingerprint:
-        raise ModelError(
-            f"{run.path}: the run's clients trained another backbone than {config.model.path!r} now is "
-            f"(fingerprint {expected}, now {backbone.fingerprint}); restore the model or run again"
-        )
+    run.check_backbone(backbone.fingerprint)
     return Suite(backbone, load_data(config.data, config.seeds.data), config)
 
 

@@ -22,7 +22,11 @@ from fedforget.summaries import ClientSummary
 UPDATE = "update.safetensors"
 REPORT = "merge.json"
 
-_CODES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float64: "F64"}
+DTYPE_CODES = {
+    torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float64: "F64",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
+    torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
 _COMMON = ("gamma", "alpha", "epsilon", "solver", "eps0")
 
 
@@ -90,7 +94,10 @@ def merge_to(directory: Path, merge: MergeConfig, summaries: Sequence[ClientSumm
 
 
 def write_update(
-    path: Path, tensors: Iterable[tuple[str, Tensor]], shapes: Mapping[str, tuple[int, ...]]
+    path: Path,
+    tensors: Iterable[tuple[str, Tensor]],
+    shapes: Mapping[str, tuple[int, ...]],
+    metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Write a safetensors file from a stream of tensors, holding one at a time.
 
@@ -103,9 +110,12 @@ def write_update(
     tensors : iterable of (name, Tensor)
     shapes : mapping of str to tuple of int
         Every tensor that will come; sizes the header.
+    metadata : mapping of str to str, optional
+        Written into the header.
     """
+    said = {"__metadata__": dict(metadata)} if metadata else {}
     widest = {n: _entry(torch.float32, s, 2**62, 2**62) | {"dtype": "BF16"} for n, s in shapes.items()}
-    room = -(-len(_header(widest)) // 8) * 8
+    room = -(-len(_header(said | widest)) // 8) * 8
     entries: dict[str, Any] = {}
     with atomic_path(path) as temporary, open(temporary, "wb") as file:
         file.write(struct.pack("<Q", room) + b" " * room)
@@ -115,9 +125,9 @@ def write_update(
             file.write(raw.reshape(-1).view(torch.uint8).numpy().data)
             entries[name] = _entry(raw.dtype, tuple(raw.shape), end, end + raw.nbytes)
             end += raw.nbytes
-        header = _header(entries)
+        header = _header(said | entries)
         if len(header) > room or set(entries) != set(shapes):
-            raise ModelError(f"{path}: the merged tensors are not those of the clients")
+            raise ModelError(f"{path}: the tensors written are not those announced")
         file.seek(8)
         file.write(header)
 
@@ -147,7 +157,7 @@ def uncertified(record: Mapping[str, Any]) -> list[str]:
 
 
 def _entry(dtype: torch.dtype, shape: tuple[int, ...], start: int, end: int) -> dict[str, Any]:
-    return {"dtype": _CODES[dtype], "shape": list(shape), "data_offsets": [start, end]}
+    return {"dtype": DTYPE_CODES[dtype], "shape": list(shape), "data_offsets": [start, end]}
 
 
 def _header(entries: Mapping[str, Any]) -> bytes:
