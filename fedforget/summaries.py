@@ -5,81 +5,33 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from fedforget.errors import SummaryError
+from fedforget.factors import Delta, LoraFactors
 from fedforget.files import atomic_path, write_json
+from fedforget.sparse_fisher import WHOLE, Coverage, Fisher, SparseFisher
+from fedforget.summary_files import INDICES, VALUES, A, B, deltas_on_disk, fishers_on_disk, owned
+
+__all__ = ["ROLES", "ClientSummary", "Coverage", "Delta", "Fisher", "LoraFactors", "Role", "SparseFisher"]
 
 Role = Literal["forget", "retain"]
 ROLES: tuple[Role, ...] = ("forget", "retain")
 
 _FORMAT = 1
-_A, _B = "::lora_A", "::lora_B"
 _CLIENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def is_client_id(text: str) -> bool:
     """Tell whether ``text`` may name a client, and so a directory of its own."""
     return _CLIENT_ID.fullmatch(text) is not None
-
-
-@dataclass(frozen=True, eq=False)
-class LoraFactors:
-    """The task vector ``scale * B @ A`` of one weight tensor, in factors.
-
-    Attributes
-    ----------
-    A : Tensor
-        Shape ``[r, d_in]``.
-    B : Tensor
-        Shape ``[d_out, r]``.
-    scale : float
-        ``lora_alpha / r``, or ``lora_alpha / sqrt(r)`` for rank-stabilised LoRA.
-    """
-
-    A: Tensor
-    B: Tensor
-    scale: float
-
-    def __post_init__(self) -> None:
-        if self.A.ndim != 2 or self.B.ndim != 2 or self.A.shape[0] != self.B.shape[1]:
-            raise SummaryError(
-                f"LoRA factors do not multiply: B is {tuple(self.B.shape)} and A is {tuple(self.A.shape)}; "
-                "expected [d_out, r] and [r, d_in]"
-            )
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Shape ``(d_out, d_in)`` of the weight tensor."""
-        return self.B.shape[0], self.A.shape[1]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The factors' dtype, and that of :meth:`dense`."""
-        return self.B.dtype
-
-    def rows(self, start: int, stop: int) -> Tensor:
-        """Expand rows ``start:stop`` in fp32 or better; shape ``[stop - start, d_in]``."""
-        wide = torch.promote_types(self.dtype, torch.float32)
-        return (self.B[start:stop].to(wide) @ self.A.to(wide)).mul_(self.scale)
-
-    def dense(self) -> Tensor:
-        """Return ``scale * B @ A``, shape ``[d_out, d_in]``, in the factors' dtype.
-
-        The product is accumulated in fp32 or better and rounded once.
-        """
-        return self.rows(0, self.B.shape[0]).to(self.dtype)
-
-
-Delta = Tensor | LoraFactors
 
 
 @dataclass(eq=False)
@@ -98,9 +50,11 @@ class ClientSummary:
         Local training examples, at least 1.
     deltas : mapping of str to Tensor or LoraFactors
         Task vector per adapted weight, by the backbone's own parameter name.
-    fisher : mapping of str to Tensor
+    fisher : mapping of str to Tensor or SparseFisher
         Empirical Fisher diagonal of the *dense* weight, equation (1); same names and shapes.
         May be empty for methods that need none.
+    coverage : Coverage
+        Which entries of the Fisher these are; all of them by default.
     """
 
     client_id: str
@@ -108,7 +62,8 @@ class ClientSummary:
     domain: str
     num_examples: int
     deltas: Mapping[str, Delta]
-    fisher: Mapping[str, Tensor] = field(default_factory=dict)
+    fisher: Mapping[str, Fisher] = field(default_factory=dict)
+    coverage: Coverage = WHOLE
 
     def validate(self) -> None:
         """Check everything that can be checked without a backbone.
@@ -160,11 +115,15 @@ class ClientSummary:
             raise SummaryError(
                 f"{who}: Fisher {name!r} has shape {tuple(fisher.shape)}, its task vector has {shape}"
             )
-        if not fisher.is_floating_point():
+        values = fisher
+        if isinstance(fisher, SparseFisher):
+            fisher.validate(f"{who}: Fisher {name!r}")
+            values = fisher.values
+        if not values.is_floating_point():
             raise SummaryError(f"{who}: Fisher {name!r} has dtype {fisher.dtype}, not a floating one")
-        if not _all_finite(fisher):
+        if not _all_finite(values):
             raise SummaryError(f"{who}: Fisher {name!r} holds NaN or infinite values")
-        if fisher.numel() and float(fisher.min()) < 0.0:
+        if values.numel() and float(values.min()) < 0.0:
             raise SummaryError(f"{who}: Fisher {name!r} holds negative values; it must be a mean of squares")
 
     def check_against(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -197,7 +156,8 @@ class ClientSummary:
         """Write the summary to a new directory, atomically.
 
         Layout: ``summary.json``, ``deltas.safetensors`` (factors under ``<name>::lora_A`` and
-        ``<name>::lora_B``) and ``fisher.safetensors``; dtypes are kept.
+        ``<name>::lora_B``) and ``fisher.safetensors`` (the entries of a sparse Fisher under
+        ``<name>::indices`` and ``<name>::values``); dtypes are kept.
 
         Raises
         ------
@@ -212,7 +172,7 @@ class ClientSummary:
         scales: dict[str, float] = {}
         for name, delta in self.deltas.items():
             if isinstance(delta, LoraFactors):
-                tensors[name + _A], tensors[name + _B] = delta.A, delta.B
+                tensors[name + A], tensors[name + B] = delta.A, delta.B
                 scales[name] = delta.scale
             else:
                 tensors[name] = delta
@@ -224,10 +184,20 @@ class ClientSummary:
             "num_examples": self.num_examples,
             "scales": scales,
         }
+        fishers: dict[str, Tensor] = {}
+        shapes: dict[str, list[int]] = {}
+        for name, fisher in self.fisher.items():
+            if isinstance(fisher, SparseFisher):
+                fishers[name + INDICES], fishers[name + VALUES] = fisher.indices, fisher.values
+                shapes[name] = list(fisher.shape)
+            else:
+                fishers[name] = fisher
+        if self.coverage != WHOLE or shapes:
+            meta |= {"coverage": self.coverage.to_plain(), "sparse": shapes}
         with atomic_path(directory) as temporary:
             temporary.mkdir()
-            save_file(_owned(tensors), temporary / "deltas.safetensors")
-            save_file(_owned(self.fisher), temporary / "fisher.safetensors")
+            save_file(owned(tensors), temporary / "deltas.safetensors")
+            save_file(owned(fishers), temporary / "fisher.safetensors")
             write_json(temporary / "summary.json", meta)
 
     @classmethod
@@ -251,82 +221,15 @@ class ClientSummary:
                 role=meta["role"],
                 domain=str(meta["domain"]),
                 num_examples=int(meta["num_examples"]),
-                deltas=_deltas_on_disk(directory / "deltas.safetensors", scales),
-                fisher=_OnDisk(directory / "fisher.safetensors"),
+                deltas=deltas_on_disk(directory / "deltas.safetensors", scales),
+                fisher=fishers_on_disk(directory / "fisher.safetensors", meta.get("sparse", {})),
+                coverage=Coverage.from_plain(meta["coverage"]) if "coverage" in meta else WHOLE,
             )
         except (OSError, json.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise SummaryError(
                 f"{path}: not a client summary ({type(error).__name__}: {error}); "
                 "give the directory that ClientSummary.save wrote"
             ) from error
-
-
-class _OnDisk(Mapping[str, Tensor]):
-    """Tensors of one safetensors file, read one at a time."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        try:
-            with safe_open(path, framework="pt") as file:
-                self.names = list(file.keys())
-        except (OSError, SafetensorError) as error:
-            raise SummaryError(f"{path}: cannot be read as safetensors ({error})") from error
-
-    def __getitem__(self, name: str) -> Tensor:
-        if name not in self.names:
-            raise KeyError(name)
-        with safe_open(self._path, framework="pt") as file:
-            tensor: Tensor = file.get_tensor(name)
-        return tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-
-class _Lazy(Mapping[str, Delta]):
-    """Deltas built when they are asked for."""
-
-    def __init__(self, readers: dict[str, Callable[[], Delta]]) -> None:
-        self._readers = readers
-
-    def __getitem__(self, name: str) -> Delta:
-        return self._readers[name]()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._readers)
-
-    def __len__(self) -> int:
-        return len(self._readers)
-
-
-def _deltas_on_disk(path: Path, scales: Mapping[str, float]) -> Mapping[str, Delta]:
-    tensors = _OnDisk(path)
-    factor_names = {name + suffix for name in scales for suffix in (_A, _B)}
-    absent = sorted(factor_names - set(tensors))
-    if absent:
-        raise SummaryError(f"{path}: factor {absent[0]!r} is missing")
-    # Taken for dense tensors, factors without their scale would be merged apart.
-    loose = sorted(name for name in tensors if name.endswith((_A, _B)) and name not in factor_names)
-    if loose:
-        raise SummaryError(f"{path}: factor {loose[0]!r} has no scale in summary.json")
-
-    def factors(name: str) -> Callable[[], Delta]:
-        return lambda: LoraFactors(tensors[name + _A], tensors[name + _B], scales[name])
-
-    def dense(name: str) -> Callable[[], Delta]:
-        return lambda: tensors[name]
-
-    readers = {name: factors(name) for name in scales}
-    readers |= {name: dense(name) for name in tensors if name not in factor_names}
-    return _Lazy(dict(sorted(readers.items())))
-
-
-def _owned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Contiguous CPU tensors that share no memory, which is what safetensors writes."""
-    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in sorted(tensors.items())}
 
 
 def _all_finite(tensor: Tensor) -> bool:
