@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from fedforget import protocol
 from fedforget.adapters import adapted_weights, deltas_applied, lora_attached, lora_factors
-from fedforget.codecs import Bucket, pack
+from fedforget.codecs import Bucket, Instruction, pack
 from fedforget.config import ClientSpec, RoleConfig, RunConfig
 from fedforget.data import Example, client_examples, client_retain_examples
 from fedforget.errors import ModelError, TrainingError
@@ -58,7 +58,8 @@ class UnlearningClient(NumPyClient):
         parameters : list
             Not used: the client loads the pretrained backbone by itself.
         config : dict
-            Not used; the configuration is in the constructor.
+            With ``fisher``, the server's instruction how the Fisher is to travel; whole and without
+            loss by default.
 
         Returns
         -------
@@ -72,7 +73,9 @@ class UnlearningClient(NumPyClient):
         FedForgetError
             No data, a backbone that cannot be loaded, or training that collapsed.
         """
-        del parameters, config
+        del parameters
+        told = config.get(protocol.FISHER)
+        how = Instruction.from_json(str(told)) if told else Instruction()
         with cpu_share(self._threads):
             started = time.monotonic()
             backbone = self._backbone()
@@ -88,7 +91,7 @@ class UnlearningClient(NumPyClient):
                 deltas=factors,
                 fisher=fisher,
             )
-            buckets, manifest = pack(summary)
+            buckets, manifest = pack(summary, fisher=how)
         metrics = {
             **figures,
             "train-seconds": trained - started,

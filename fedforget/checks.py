@@ -6,7 +6,14 @@ import math
 from collections import Counter
 from typing import Any
 
-from fedforget.config import ClientGroup, ObjectiveConfig, RoleConfig, RunConfig, expand_clients
+from fedforget.config import (
+    ClientGroup,
+    CommunicationConfig,
+    ObjectiveConfig,
+    RoleConfig,
+    RunConfig,
+    expand_clients,
+)
 from fedforget.errors import ConfigError, nearest
 from fedforget.matching import QP
 from fedforget.merging import methods
@@ -15,6 +22,7 @@ from fedforget.objectives import needs_retain, objective
 
 PRECISIONS = ("fp32", "bf16", "nf4")
 SOLVERS = ("exact", "increase-only")
+FISHERS = ("exact", "lossless", "raw", "approximate-top", "approximate-log8")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 # Parameters of merge methods that have a key of their own in the merge section.
 OWN_KEYS = ("gamma", "alpha", "epsilon", "solver", "eps0")
@@ -29,6 +37,7 @@ def contradictions(config: RunConfig) -> list[str]:
         *_role("forget", config.forget),
         *_role("retain", config.retain),
         *_merge(config),
+        *_communication(config.communication),
         *_rest(config),
     ]
 
@@ -174,6 +183,15 @@ def _merge_method(config: RunConfig) -> list[str]:
             f"merge.epsilon: method {merge.method!r} keeps no budget; "
             "leave epsilon at inf and epsilon_fraction at 0"
         )
+    return problems
+
+
+def _communication(config: CommunicationConfig) -> list[str]:
+    problems = one_of("communication.fisher", config.fisher, FISHERS)
+    if not 0.0 <= config.alpha <= 1.0:
+        problems.append(f"communication.alpha: {config.alpha} is outside [0, 1]")
+    if not 0.0 < config.local_share <= 1.0:
+        problems.append(f"communication.local_share: {config.local_share} is outside (0, 1]")
     return problems
 
 

@@ -145,6 +145,19 @@ class MergeConfig:
 
 
 @dataclass
+class CommunicationConfig:
+    """How the clients' Fishers travel; see docs/communication.md."""
+
+    # exact: the smallest codec that leaves the server's output as it is, chosen per client; lossless: every
+    # entry of every client; raw: the same without compression. Approximate, and reported as such:
+    # approximate-top (pooled clients send their largest entries alone), approximate-log8 (8 bits per value).
+    fisher: str = "exact"
+    # Share of the largest entries that sweeps may need later; 0: what merge and comparison need.
+    alpha: float = 0.0
+    local_share: float = 0.15  # of its entries that a pooled client sends first, or alone
+
+
+@dataclass
 class CompareConfig:
     """Which methods ``fedforget compare`` sets side by side at matched forgetting."""
 
@@ -203,6 +216,7 @@ class RunConfig:
     retain: RoleConfig = field(default_factory=RoleConfig)
     fisher: FisherConfig = field(default_factory=FisherConfig)
     merge: MergeConfig = field(default_factory=MergeConfig)
+    communication: CommunicationConfig = field(default_factory=CommunicationConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     simulation: SimulationConfig = field(default_factory=SimulationConfig)
     seeds: SeedsConfig = field(default_factory=SeedsConfig)

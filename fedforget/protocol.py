@@ -27,6 +27,7 @@ INFO = "info"
 
 # Keys of the CONFIG record of a request.
 RUN_CONFIG = "run-config"  # the whole configuration, as YAML
+FISHER = "fisher"  # an Instruction as JSON: the codec that the client's Fisher is to travel in
 CLIENT = "client"  # a ClientSpec as JSON; absent where the node declares its own client
 
 # Keys of the INFO record of a reply.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor
@@ -121,13 +121,13 @@ class Coverage:
         if not isinstance(raw, Mapping):
             raise ValueError("the Fisher's coverage is not a mapping")
         kind, share, members = raw.get("kind"), raw.get("share"), raw.get("members")
-        if kind not in get_args(Kind):
+        if not isinstance(kind, str) or kind not in get_args(Kind):
             raise ValueError(f"the Fisher's coverage is of the unknown kind {kind!r}")
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0.0 < share <= 1.0:
             raise ValueError(f"the Fisher's coverage has share {share!r}, not a number in (0, 1]")
         if not isinstance(members, list) or not all(isinstance(one, str) for one in members):
             raise ValueError("the Fisher's coverage does not list its members")
-        return cls(kind, float(share), tuple(members))
+        return cls(cast(Kind, kind), float(share), tuple(members))
 
 
 WHOLE = Coverage()

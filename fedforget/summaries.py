@@ -115,10 +115,9 @@ class ClientSummary:
             raise SummaryError(
                 f"{who}: Fisher {name!r} has shape {tuple(fisher.shape)}, its task vector has {shape}"
             )
-        values = fisher
         if isinstance(fisher, SparseFisher):
             fisher.validate(f"{who}: Fisher {name!r}")
-            values = fisher.values
+        values = fisher.values if isinstance(fisher, SparseFisher) else fisher
         if not values.is_floating_point():
             raise SummaryError(f"{who}: Fisher {name!r} has dtype {fisher.dtype}, not a floating one")
         if not _all_finite(values):

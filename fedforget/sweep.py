@@ -19,6 +19,7 @@ from fedforget.errors import ConfigError, nearest
 from fedforget.evaluation import Suite
 from fedforget.files import atomic_path, plain, read_json, write_json
 from fedforget.merging import Parameter, merge
+from fedforget.merging.coverage import require_fishers
 from fedforget.merging.registry import find
 from fedforget.runs import RunDirectory
 from fedforget.summaries import ClientSummary
@@ -169,6 +170,10 @@ def sweep(
     summaries = run.load_summaries()
     settings = expand(methods, axes, lambda name: _base(suite.config.merge, name, axes, summaries))
     done = {key_of(one) for one in results(run)}
+    for setting in settings:
+        # Before the first is measured: a long sweep must not end at a setting that the summaries cannot give.
+        if find(setting.method).needs_fisher:
+            require_fishers(summaries, setting.method, find(setting.method).parse(setting.parameters))
     for i, setting in enumerate(settings, 1):
         if setting.key(split) in done:
             progress(f"{i}/{len(settings)} {setting.method}: measured already")

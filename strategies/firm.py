@@ -12,13 +12,14 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
 from fedforget import protocol
+from fedforget.codecs import instructions
 from fedforget.config import ClientSpec, RunConfig
 from fedforget.errors import RunError
 from fedforget.presets import to_yaml
 from fedforget.runs import RunDirectory
 from fedforget.updates import UPDATE, merge_to, needs_fisher, uncertified
 from strategies.dispatch import Task, dispatch, raise_failures, take
-from strategies.records import timed, update_record
+from strategies.records import sent, timed, update_record
 from strategies.roles import Assignment, discover
 from strategies.spool import Spool
 
@@ -192,11 +193,13 @@ class Firm(Strategy):
             grid, self.config, self.fingerprint, timeout=self.config.simulation.timeout, poll=self.poll
         )
         self._asked = []
+        self.spool.asked = instructions(self.config, [a.spec for a in self.assignments])
         for assignment in self.assignments:
             if self.spool.holds(assignment.spec, self.run.as_received):
                 log(INFO, "\t%s: its summary is in the run already", assignment.spec.id)
                 continue
-            message = self._message(assignment, protocol.UNLEARN, config, f"{server_round}")
+            told = ConfigRecord({**config, protocol.FISHER: self.spool.asked[assignment.spec.id].to_json()})
+            message = self._message(assignment, protocol.UNLEARN, told, f"{server_round}")
             self._asked.append(Task(assignment.spec.id, message))
         return [task.message for task in self._asked]
 
@@ -279,21 +282,7 @@ class Firm(Strategy):
         if loose:
             log(WARNING, "%d tensors are not certified optimal, the first is %s", len(loose), loose[0])
         size = (self.run.merged / UPDATE).stat().st_size
-        clients = {
-            s.client_id: {"role": s.role, "domain": s.domain, "num_examples": s.num_examples}
-            for s in summaries
-        }
-        known = self.run.record.get("clients", {})
-        self.run.update(
-            clients={
-                name: {**known.get(name, {}), **facts, **self.spool.received.get(name, {})}
-                for name, facts in clients.items()
-            },
-            bytes={
-                "received": sum(int(facts["bytes"]) for facts in self.spool.received.values()),
-                "update": size,
-            },
-        )
+        self.run.update(**sent(self.run.record, summaries, self.spool.received, update=size))
         metrics = MetricRecord(
             {
                 "clients": len(summaries),

@@ -1,16 +1,18 @@
-"""Small pieces of a strategy: a stopwatch, and a merged update as a Flower record."""
+"""Small pieces of a strategy: a stopwatch, a merged update as a Flower record, and what clients sent."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from flwr.app import Array, ArrayRecord
 
 from fedforget.codecs import RAW
 from fedforget.runs import RunDirectory
+from fedforget.summaries import ClientSummary
 from fedforget.updates import load_update
 
 
@@ -31,3 +33,45 @@ def update_record(run: RunDirectory) -> ArrayRecord:
         raw = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
         arrays[name] = Array(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), RAW, raw)
     return ArrayRecord(arrays)
+
+
+def sent(
+    record: Mapping[str, Any],
+    summaries: Sequence[ClientSummary],
+    received: Mapping[str, Mapping[str, Any]],
+    update: int,
+) -> dict[str, Any]:
+    """Return the sections ``clients`` and ``bytes`` of ``run.json``.
+
+    Clients that sent their summary in an earlier attempt at the round keep what was written then.
+
+    Parameters
+    ----------
+    record : mapping
+        ``run.json`` as it is.
+    summaries : sequence of ClientSummary
+    received : mapping of str to mapping
+        See :attr:`strategies.spool.Spool.received`.
+    update : int
+        Bytes of the merged update's file.
+    """
+    known = record.get("clients", {})
+    clients = {
+        s.client_id: {
+            **known.get(s.client_id, {}),
+            "role": s.role,
+            "domain": s.domain,
+            "num_examples": s.num_examples,
+            **received.get(s.client_id, {}),
+        }
+        for s in summaries
+    }
+    total = sum(int(facts["bytes"]) for facts in received.values())
+    dense = sum(int(f["fisher_dense_bytes"]) + int(f["delta_dense_bytes"]) for f in received.values())
+    fishers = [int(sum(f[key] for f in received.values())) for key in ("fisher_bytes", "fisher_dense_bytes")]
+    sizes: dict[str, Any] = {"received": total, "update": update}
+    if dense:
+        sizes |= {"dense": dense, "of_dense": round(total / dense, 4)}
+    if fishers[1]:
+        sizes["fishers_of_dense"] = round(fishers[0] / fishers[1], 4)
+    return {"clients": clients, "bytes": sizes}

@@ -13,9 +13,10 @@ from flwr.app import Array, ConfigRecord, Message, MetricRecord
 from flwr.supercore import log
 
 from fedforget import protocol
-from fedforget.codecs import RAW, Bucket, unpack
+from fedforget.codecs import RAW, Bucket, Instruction, traffic, unpack
 from fedforget.config import ClientSpec
 from fedforget.errors import SummaryError
+from fedforget.sparse_fisher import WHOLE
 from fedforget.summaries import ClientSummary
 
 
@@ -36,6 +37,8 @@ class Spool:
     ----------
     received : dict of str to dict
         Per client that sent its summary in this round: its node, the bytes received, its metrics.
+    asked : dict of str to Instruction
+        Per client, how its Fisher is to come; without one it must be whole.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class Spool:
     ) -> None:
         self.folder = folder
         self.received: dict[str, dict[str, Any]] = {}
+        self.asked: dict[str, Instruction] = {}
         self._shapes = shapes
         self._fingerprint = fingerprint
         self._needs_fisher = needs_fisher
@@ -69,14 +73,17 @@ class Spool:
                 f"{who} trained on the backbone {fingerprint}, the server has {self._fingerprint}"
             )
         buckets = [_bucket(who, array) for array in arrays.values()]
-        summary = unpack(buckets, str(info[protocol.MANIFEST]), client=spec.id)
+        manifest = str(info[protocol.MANIFEST])
+        summary = unpack(buckets, manifest, client=spec.id, shapes=self._shapes)
         self._check(spec, summary)
         summary.save(self.folder / spec.id)
         metrics = reply.content.metric_records.get(protocol.METRICS, MetricRecord())
         self.received[spec.id] = {
+            # The client's own figures first: they take the place of nothing that is measured here.
+            **{key: value for key, value in metrics.items() if isinstance(value, int | float)},
+            **traffic(manifest, spec.id),
             "node": reply.metadata.src_node_id,
             "bytes": sum(bucket.nbytes for bucket in buckets),
-            **{key: value for key, value in metrics.items() if isinstance(value, int | float)},
         }
 
     def has(self, name: str) -> bool:
@@ -114,6 +121,12 @@ class Spool:
                 raise SummaryError(f"{who}: its summary says {key} {given!r}, expected {expected!r}")
         summary.check_against(self._shapes)
         summary.validate()
+        told = self.asked.get(spec.id, Instruction())
+        if summary.coverage not in (WHOLE, told.coverage):
+            raise SummaryError(
+                f"{who}: its Fisher came as {summary.coverage.kind!r}, which it was not asked for; "
+                f"expected {told.coverage.kind!r}"
+            )
         if self._needs_fisher and not summary.fisher:
             raise SummaryError(f"{who}: its summary holds no Fisher diagonal, which the merge method needs")
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedforget.errors import SummaryError
+from fedforget.merging.coverage import require_fishers
 from fedforget.merging.inputs import Clients, squared_norm
 from fedforget.merging.registry import Plan, find
 from fedforget.summaries import ClientSummary
@@ -106,6 +107,8 @@ class _Run:
         chosen = find(method)
         self.parameters = chosen.parse(parameters)
         self.clients = Clients(summaries, needs_fisher=chosen.needs_fisher)
+        if chosen.needs_fisher:
+            require_fishers(self.clients.all, method, self.parameters)
         self.plan: Plan = chosen.prepare(self.clients, self.parameters)
         self._method = method
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedforget.errors import ConfigError
+from fedforget.merging.coverage import require_fishers
 from fedforget.merging.inputs import Clients, squared_norm
 from fedforget.merging.registry import Plan, method
 from fedforget.merging.sensitivities import Sensitivities, base_block, process
@@ -167,6 +168,7 @@ def calibrate_epsilon(
             ["there is no retain client to calibrate epsilon on; add one, or give epsilon itself"],
             "calibrate_epsilon",
         )
+    require_fishers(clients.all, "firm", p)
     damage = 0.0
     for name in clients.names:
         damage += _total_damage(process(clients, name, p.alpha, p.eps0), p)

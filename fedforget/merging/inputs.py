@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedforget.errors import SummaryError
+from fedforget.sparse_fisher import dense_fisher
 from fedforget.summaries import ClientSummary, LoraFactors
 
 # Coordinates per block: 2 MiB in fp64. The blocks of a tensor depend on its shape alone, so every
@@ -88,7 +89,7 @@ class Source:
 
     @cached_property
     def _fishers(self) -> list[Tensor]:
-        return [self._matrix(member.fisher[self._name]) for member in self._members]
+        return [self._matrix(dense_fisher(member.fisher[self._name])) for member in self._members]
 
     def _matrix(self, tensor: Tensor) -> Tensor:
         return tensor.detach().reshape(self.layout.rows, self.layout.width)

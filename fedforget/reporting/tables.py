@@ -233,10 +233,11 @@ def short(value: Any) -> str:
 
 
 def client_table(clients: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Who took part, and what each sent."""
+    """Who took part, what each sent, and in which codec its Fisher travelled."""
     rows = []
+    notes = []
     for name, facts in sorted(clients.items()):
-        size = facts.get("bytes")
+        size, fisher = facts.get("bytes"), facts.get("fisher_dense_bytes")
         rows.append(
             [
                 name,
@@ -244,9 +245,17 @@ def client_table(clients: Mapping[str, Mapping[str, Any]]) -> Table:
                 str(facts.get("domain", "-")),
                 str(facts.get("num_examples", "-")),
                 "-" if size is None else f"{int(size) / 1e6:.2f}",
+                str(facts.get("codec", "-")),
+                f"{facts['fisher_bytes'] / fisher:.1%}" if fisher else "-",
             ]
         )
-    return Table("Clients", ["client", "role", "domain", "examples", "sent, MB"], rows)
+        if "relative_error" in facts:
+            notes.append(
+                f"{name}: its Fisher is approximate; relative error {number(facts['relative_error'])}, "
+                f"overlap of the largest entries {facts['overlap']:.1%}, as the client measured them."
+            )
+    columns = ["client", "role", "domain", "examples", "sent, MB", "Fisher's codec", "Fisher, of dense"]
+    return Table("Clients", columns, rows, notes)
 
 
 def certificate_table(merge: Mapping[str, Any]) -> Table:

@@ -1,0 +1,78 @@
+"""Byte strings laid end to end in buckets: each array is an object on the wire, and many are slow to send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bucket = NDArray[np.uint8]
+
+RAW = "fedforget.raw"  # how a bucket is labelled on the wire: its bytes as they are, no NPY header
+BUCKET_BYTES = 32 * 2**20
+ALIGN = 16  # bytes: everything starts where any dtype may be read in place
+
+
+def fill(contents: Sequence[Sequence[Bucket]], bucket_bytes: int) -> tuple[list[Bucket], list[int]]:
+    """Lay byte strings out in buckets, each given in parts; what is larger than a bucket spans several.
+
+    Returns
+    -------
+    buckets : list of 1-D uint8 arrays
+    places : list of int
+        Where each string starts in the concatenation of the buckets.
+    """
+    bucket_bytes = max(ALIGN, bucket_bytes // ALIGN * ALIGN)
+    sizes, places = _layout([sum(part.nbytes for part in parts) for parts in contents], bucket_bytes)
+    buckets = [np.zeros(size, np.uint8) for size in sizes]
+    starts = bucket_starts(sizes)
+    for parts, place in zip(contents, places, strict=True):
+        for part in parts:
+            for index, inside, first, count in _pieces(place, part.nbytes, starts):
+                buckets[index][inside : inside + count] = part[first : first + count]
+            place += part.nbytes
+    return buckets, places
+
+
+def bucket_starts(sizes: Sequence[int]) -> list[int]:
+    """Where each bucket starts in the concatenation of all, and where the last one ends."""
+    return [0, *np.cumsum(sizes, dtype=np.int64).tolist()]
+
+
+def read(buckets: Sequence[Bucket], place: int, nbytes: int, starts: Sequence[int]) -> Bucket:
+    """Return a byte string; a view of its bucket unless it spans several."""
+    pieces = [buckets[i][at : at + n] for i, at, _, n in _pieces(place, nbytes, starts)]
+    if not pieces:
+        return np.zeros(0, np.uint8)
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+def _layout(lengths: Sequence[int], bucket_bytes: int) -> tuple[list[int], list[int]]:
+    """Sizes of the buckets, and where each tensor starts in the concatenation of them."""
+    sizes: list[int] = []
+    places = []
+    used, total = 0, 0  # bytes in the open bucket, bytes in the closed ones
+    for length in lengths:
+        padded = -(-length // ALIGN) * ALIGN
+        if used and used + padded > bucket_bytes:
+            sizes.append(used)
+            total, used = total + used, 0
+        places.append(total + used)
+        used += padded
+        while used > bucket_bytes:
+            sizes.append(bucket_bytes)
+            total, used = total + bucket_bytes, used - bucket_bytes
+    return [*sizes, used] if used else sizes, places
+
+
+def _pieces(place: int, nbytes: int, starts: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
+    """Yield ``(bucket, offset in it, offset in the tensor, count)`` for one tensor's bytes."""
+    index = int(np.searchsorted(starts, place, side="right")) - 1
+    done = 0
+    while done < nbytes:
+        inside = place + done - starts[index]
+        count = min(nbytes - done, starts[index + 1] - starts[index] - inside)
+        yield index, inside, done, count
+        done += count
+        index += 1
