@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
+import shutil
 from typing import Any
 
 import pytest
 
 from fedforget import sweep as module
-from fedforget.errors import ConfigError
+from fedforget.codecs import Instruction, pack, unpack
+from fedforget.errors import ConfigError, SummaryError
 from fedforget.files import read_json
 from fedforget.runs import RunDirectory
 from fedforget.stored import open_suite
+from fedforget.summaries import ClientSummary
 from fedforget.sweep import expand, grid, results, sweep
 
 
@@ -118,3 +121,16 @@ def test_the_splits_are_kept_apart(stored_run: RunDirectory) -> None:
     sweep(stored_run, suite, ["avg"], {"gamma": ["1"]})
     found = sweep(stored_run, suite, ["avg"], {"gamma": ["1"]}, split="select")
     assert [one["split"] for one in found] == ["report", "select"]
+
+
+def test_what_the_summaries_do_not_hold_is_told_before_anything_is_measured(stored_run: RunDirectory) -> None:
+    (name,) = [one.client_id for one in stored_run.load_summaries() if one.role == "retain"]
+    path = stored_run.summaries / name
+    sparse = unpack(*pack(ClientSummary.load(path), fisher=Instruction("top", 0.1)))
+    shutil.rmtree(path)
+    sparse.save(path)
+    suite = open_suite(stored_run)
+    with pytest.raises(SummaryError, match=rf"{name}'.* largest 0\.2 .*communication\.alpha=0\.2"):
+        sweep(stored_run, suite, ["firm"], {"alpha": ["0.05", "0.2"]})
+    assert results(stored_run) == []
+    assert len(sweep(stored_run, suite, ["firm"], {"alpha": ["0.05"]})) == 1
