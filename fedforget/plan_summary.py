@@ -9,8 +9,9 @@ from fedforget.borrowing import borrowed_stack
 from fedforget.data.corpora import load_corpus
 from fedforget.data.holdings import client_names, client_records
 from fedforget.embeddings import slice_embeddings
+from fedforget.reporting.sequential_tables import grouping_table
 from fedforget.reporting.tables import Table
-from fedforget.sequences import Slice, balanced_groups, barycentre_objective, plan_report
+from fedforget.sequences import Slice, plan_report
 from fedforget.sequences.theory import (
     communication_rounds,
     expected_remaining_curve,
@@ -22,7 +23,7 @@ from fedforget.sequences.theory import (
 )
 from fedforget.sequences.theory._inputs import EXACT_GROUPS
 from fedforget.sequential_config import SequentialRunConfig
-from fedforget.sequential_plan import SequentialPlan, make_plan
+from fedforget.sequential_plan import SequentialPlan, grouping_objectives, make_plan
 
 CLUSTERS, ROUNDS = 5, 10  # FedCIO's, and the rounds of FedAvg that the paper compares with
 
@@ -46,14 +47,7 @@ def local_plan(config: SequentialRunConfig) -> tuple[SequentialPlan, dict[str, f
         for one in data:
             points |= slice_embeddings(stack.classifier, one, threads=config.training.threads)
     plan = make_plan(config, slices, points)
-    by_slice = {item: points[item[:2]] for item in slices}
-    drawn = balanced_groups(
-        slices, config.grouping.groups, config.seeds.grouping, config.grouping.client_budget or None
-    )
-    return plan, {
-        "barycentre": barycentre_objective(plan.groups, by_slice),
-        "random": barycentre_objective(drawn, by_slice),
-    }
+    return plan, grouping_objectives(config, plan, points)
 
 
 def summarise(config: SequentialRunConfig) -> dict[str, Any]:
@@ -151,9 +145,7 @@ def tables(found: dict[str, Any]) -> list[Table]:
         title = "Longest active prefix, expected (groups)"
         shown.append(Table(title, ["after requests", "groups"], curve))
     if found["grouping"]:
-        title = "Grouping: squared distances of group means to the global mean"
-        rows = [[name, f"{value:.4g}"] for name, value in found["grouping"].items()]
-        shown.append(Table(title, ["grouping", "objective"], rows))
+        shown.append(grouping_table(found["grouping"]))
     return shown
 
 

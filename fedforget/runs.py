@@ -16,7 +16,7 @@ from fedforget.config import RunConfig, expand_clients
 from fedforget.digests import folder_digest
 from fedforget.errors import ModelError, RunError
 from fedforget.files import atomic_path, home, read_json, write_json
-from fedforget.presets import AnyConfig, from_yaml, from_yaml_sequential, to_yaml
+from fedforget.presets import AnyConfig, from_yaml, from_yaml_any, from_yaml_sequential, to_yaml
 from fedforget.sequential_config import SequentialRunConfig
 from fedforget.summaries import ClientSummary
 
@@ -85,6 +85,11 @@ class RunDirectory:
     def config(self) -> RunConfig:
         """The run's whole configuration, as it was used."""
         return from_yaml(self._config_text(), source=str(self.path / "run.json"))
+
+    @property
+    def kind(self) -> str:
+        """The method whose run it is: ``firm`` or ``fedsgt``."""
+        return str(from_yaml_any(self._config_text(), source=str(self.path / "run.json")).kind)
 
     @property
     def sequential(self) -> SequentialRunConfig:

@@ -170,4 +170,7 @@ def _requests(config: SequentialRunConfig) -> list[str]:
     problems += at_least("requests.limit", requests.limit, 0)
     problems += at_least("requests.burst", requests.burst, 1)
     problems += at_least("requests.skew", requests.skew, 0)
+    problems += at_least("requests.repairs", requests.repairs, 0)
+    if not 0.0 <= requests.repair_at <= 1.0:
+        problems.append(f"requests.repair_at: {requests.repair_at} is not a share of the sequences, 0 to 1")
     return problems

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +13,7 @@ from fedforget.errors import ConfigError, LedgerError, nearest
 if TYPE_CHECKING:
     from fedforget.reporting.tables import Table
     from fedforget.runs import RunDirectory
-    from fedforget.sequences.ledger import Head, Ledger
+    from fedforget.sequences.ledger import Head
 
 UNKNOWN_DATA = 3  # exit status of `forget` when a request named data that the run does not have
 
@@ -138,6 +137,7 @@ def verify(
     other groups are absent, and the hashes are compared. Ends with status 1 at any difference, naming the
     first tensor. Hashes agree on one kind of machine: verify where the run was trained.
     """
+    from fedforget.reporting.sequential_tables import prefix_name
     from fedforget.sequential_runs import SequentialRun
     from fedforget.verify import Verification, require, verify_run
 
@@ -153,7 +153,7 @@ def verify(
         results.append(one)
         if not as_json:
             said = "same bits" if one.ok else f"DIFFERS: {one.difference}"
-            typer.echo(f"{_name(one.prefix)}  {one.stored[:16]}  {said}")
+            typer.echo(f"{prefix_name(one.prefix)}  {one.stored[:16]}  {said}")
 
     verify_run(run, wanted, on_result=tell)
     same = sum(one.ok for one in results)
@@ -175,6 +175,7 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Measure what a FedSGT run serves now on its test records."""
+    from fedforget.reporting.sequential_tables import prefix_name
     from fedforget.sequential_checks import RULES
     from fedforget.served import measure
 
@@ -187,7 +188,7 @@ def evaluate(
     accuracy = found["accuracy"]
     if accuracy is not None:
         typer.echo(f"accuracy {accuracy:.4f} of {found['records']} test records, rule {found['rule']}")
-        typer.echo("serving: " + "  ".join(_name(prefix) for prefix in found["prefixes"]))
+        typer.echo("serving: " + "  ".join(prefix_name(prefix) for prefix in found["prefixes"]))
     typer.echo(_left(found["modules"]))
 
 
@@ -212,6 +213,7 @@ def ledger_check(run: Run) -> None:
 @ledger_app.command("show")
 def ledger_show(run: Run, as_json: AsJson = False) -> None:
     """Show the ledger: groups, sequences with what serves, requests, and events."""
+    from fedforget.reporting.sequential_tables import ledger_tables
     from fedforget.sequences.ledger import Ledger
 
     directory = _open(run)
@@ -220,41 +222,10 @@ def ledger_show(run: Run, as_json: AsJson = False) -> None:
         if as_json:
             typer.echo(json.dumps(events, indent=2))
             return
-        for table in _ledger_tables(ledger):
+        for table in ledger_tables(ledger):
             _show(table)
         modules = len(ledger.live_modules())
     typer.echo(_left(modules))
-
-
-def _ledger_tables(ledger: Ledger) -> list[Table]:
-    from fedforget.reporting.tables import Table
-
-    gone = ledger.deleted_groups()
-    groups = [
-        [
-            str(i),
-            str(len(group)),
-            str(sum(size for _, _, size in group)),
-            "deleted" if i in gone else "active",
-        ]
-        for i, group in enumerate(ledger.groups())
-    ]
-    served = [
-        [str(i), _name(order), _name(prefix)]
-        for i, (order, prefix) in enumerate(zip(ledger.sequences(), ledger.served_prefixes(), strict=True))
-    ]
-    requests = [
-        [one.at, one.outcome.request_id, one.client, "all" if one.slice_id is None else str(one.slice_id),
-         "all" if one.records is None else str(len(one.records)), str(len(one.outcome.modules_off))]
-        for one in ledger.requests()
-    ]  # fmt: skip
-    events = [[str(e.number), e.at, e.kind, e.sha256[:16]] for e in ledger.history() if e.kind != "module"]
-    return [
-        Table(f"Groups of generation {ledger.generation()}", ["group", "slices", "records", "state"], groups),
-        Table("Sequences", ["", "order", "serves"], served),
-        Table("Requests", ["at", "id", "client", "slice", "records", "modules off"], requests),
-        Table("Events, modules left out", ["number", "at", "kind", "hash"], events),
-    ]
 
 
 def _open(run: Path) -> RunDirectory:
@@ -280,10 +251,6 @@ def _prefix(text: str) -> tuple[int, ...]:
         return tuple(int(word) for word in text.replace(",", " ").split())
     except ValueError:
         raise ConfigError([f"--prefix: {text!r} is not a list of groups such as 2,0,1"]) from None
-
-
-def _name(prefix: Sequence[int]) -> str:
-    return ",".join(map(str, prefix)) or "-"
 
 
 def _left(modules: int) -> str:

@@ -136,6 +136,10 @@ class RequestsConfig:
     limit: int = 0  # stop after so many requests; 0: until service ends
     burst: int = 5  # bursts: requests in a run
     skew: float = 1.0  # skewed: odds of the client of rank i are 1 / i ** skew
+    # The demonstration's second course, on a copy of the trained run: it is repaired when this share of
+    # the sequences serves nothing, at most so many times. 0 for either leaves it out.
+    repair_at: float = 0.5
+    repairs: int = 2
     file: str = ""  # replay this file (one JSON object a line) instead of drawing
 
 

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedforget.errors import PlanError
-from fedforget.sequences import PrefixTree, Slice, balanced_groups, barycentre_groups, plan_sequences
+from fedforget.sequences import (
+    PrefixTree,
+    Slice,
+    balanced_groups,
+    barycentre_groups,
+    barycentre_objective,
+    plan_sequences,
+)
 from fedforget.sequential_config import SequentialRunConfig
 
 Prefix = tuple[int, ...]
@@ -111,3 +118,26 @@ def make_plan(
         groups = balanced_groups(declared, grouping.groups, seed, budget)
     sequences = plan_sequences(grouping.groups, config.sequences.budget, list(config.sequences.prior) or None)
     return SequentialPlan.of(groups, sequences)
+
+
+def grouping_objectives(
+    config: SequentialRunConfig, plan: SequentialPlan, embeddings: Mapping[Any, Any]
+) -> dict[str, float]:
+    """Return problem (1)'s objective of a plan's grouping, and of the random one of the same seed.
+
+    Parameters
+    ----------
+    config : SequentialRunConfig
+        ``grouping`` and ``seeds.grouping``.
+    plan : SequentialPlan
+        With the barycentre grouping.
+    embeddings : mapping of (client, slice) to array
+    """
+    slices = [item for group in plan.groups for item in group]
+    points = {item: embeddings[item[:2]] for item in slices}
+    grouping = config.grouping
+    drawn = balanced_groups(slices, grouping.groups, config.seeds.grouping, grouping.client_budget or None)
+    return {
+        "barycentre": barycentre_objective(plan.groups, points),
+        "random": barycentre_objective(drawn, points),
+    }

@@ -24,7 +24,8 @@ def measure(run: RunDirectory, rule: str | None = None) -> dict[str, Any]:
     -------
     dict
         ``accuracy`` (None where service has ended), ``records`` it was measured on, ``rule``, live
-        ``modules``, distinct served ``prefixes``, and the ``generation``.
+        ``modules``, distinct served ``prefixes``, how many sequences are ``serving``, and the
+        ``generation``.
     """
     config = run.sequential
     rule = rule or config.serving.rule
@@ -37,12 +38,14 @@ def measure(run: RunDirectory, rule: str | None = None) -> dict[str, Any]:
 
 
 def state(run: RunDirectory) -> dict[str, Any]:
-    """Return what is live: ``modules``, distinct served ``prefixes``, ``generation``, ``deleted`` groups."""
+    """Return what is live: see :func:`measure`, and the ``deleted`` groups."""
     with Ledger(run.ledger, read_only=True, verify=False) as ledger:
-        served = [prefix for prefix in dict.fromkeys(ledger.served_prefixes()) if prefix]
+        every = [prefix for prefix in ledger.served_prefixes() if prefix]
+        served = list(dict.fromkeys(every))
         return {
             "modules": len(ledger.live_modules()),
             "prefixes": [list(prefix) for prefix in served],
+            "serving": len(every),
             "generation": ledger.generation(),
             "deleted": sorted(ledger.deleted_groups()),
         }

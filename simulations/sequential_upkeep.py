@@ -45,6 +45,16 @@ def prepare_repair(run: RunDirectory, groups: str = "") -> list[int]:
     return named
 
 
+def repair_here(run: RunDirectory) -> list[int]:
+    """Repair every deleted group that has data left, with the clients in this process; return which."""
+    from simulations.inline import run_inline
+
+    groups = prepare_repair(run)
+    if groups:
+        run_inline("", "", run.path, action="carry on")
+    return groups
+
+
 def due(run: RunDirectory) -> list[Prefix]:
     """Return the modules that could be active and are not."""
     with _ledger(run) as ledger:

@@ -106,8 +106,7 @@ def _run(grid: Grid, config: AnyConfig, run: RunDirectory, poll: float) -> None:
             raise RunError(f"the run failed; {run.path / 'run.json'} says why") from None
         raise
     run.update(status="completed", error=None, finished=time.strftime("%Y-%m-%dT%H:%M:%S%z"))
-    if isinstance(config, RunConfig):
-        _report(run)  # after the status, which it shows
+    _report(run)  # after the status, which it shows
     log(INFO, "The run is complete: %s", run.path)
 
 

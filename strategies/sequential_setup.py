@@ -14,8 +14,8 @@ from fedforget.runs import RunDirectory
 from fedforget.sequences import Slice
 from fedforget.sequences.ledger import Ledger
 from fedforget.sequential_config import SequentialRunConfig
-from fedforget.sequential_plan import SequentialPlan, make_plan
-from strategies.sequential_roles import ask_slices
+from fedforget.sequential_plan import SequentialPlan, grouping_objectives, make_plan
+from strategies.sequential_roles import Embeddings, ask_slices
 from strategies.sequential_round import Snapshot
 
 Regroup = Mapping[str, int | None]
@@ -77,7 +77,7 @@ class Setup:
             timeout=self._timeout,
             poll=self._poll,
         )
-        return make_plan(self._config, slices, points if wanted else None)
+        return self._planned(self._config, slices, points) if wanted else make_plan(self._config, slices)
 
     def _next_plan(self, ledger: Ledger, regroup: Regroup) -> SequentialPlan:
         config = regrouped(self._config, regroup)
@@ -97,7 +97,15 @@ class Setup:
             timeout=self._timeout,
             poll=self._poll,
         )
-        return make_plan(config, slices, points)
+        return self._planned(config, slices, points)
+
+    def _planned(
+        self, config: SequentialRunConfig, slices: list[Slice], points: Embeddings
+    ) -> SequentialPlan:
+        """Group by the embeddings, and put on record how much nearer to the global mean that is."""
+        plan = make_plan(config, slices, points)
+        self._run.update(grouping=grouping_objectives(config, plan, points))
+        return plan
 
 
 def regrouped(config: SequentialRunConfig, regroup: Regroup) -> SequentialRunConfig:

@@ -12,10 +12,11 @@ from jinja2 import Environment, StrictUndefined, Template
 from matplotlib.figure import Figure
 
 from fedforget.files import atomic_path, read_json
-from fedforget.reporting import plots, tables
+from fedforget.reporting import plots, sequential, tables
 from fedforget.reporting.page import PAGE
 from fedforget.reporting.tables import Table
 from fedforget.runs import RunDirectory
+from fedforget.sequential_config import KIND
 
 
 def write_report(run: RunDirectory) -> Path:
@@ -40,36 +41,45 @@ def write_report(run: RunDirectory) -> Path:
 
 def render(run: RunDirectory) -> str:
     """Return the page as text. It refers to nothing outside itself."""
+    record = run.record
+    if run.kind == KIND:
+        found, shown, figures = sequential.content(run)
+        merge: dict[str, Any] = {}
+    else:
+        merge = _read(run.merged / "merge.json")
+        found, shown, figures = _content(run, merge)
+    return _template().render(
+        title=f"fedforget run {run.path.name}",
+        facts=_facts(record, merge),
+        warnings=found,
+        tables=shown,
+        figures=[(caption, _inline(figure)) for caption, figure in figures],
+        config=str(record.get("config", "")),
+    )
+
+
+def _content(
+    run: RunDirectory, merge: Mapping[str, Any]
+) -> tuple[list[str], list[Table], list[tuple[str, Figure]]]:
+    """Return what the page of a FIRM run shows: warnings, tables, and figures with their captions."""
     record, metrics = run.record, run.metrics
-    merge = _read(run.merged / "merge.json")
     sweep = _read(run.path / "sweep.json").get("settings", [])
-    figures: list[tuple[str, str]] = []
+    figures: list[tuple[str, Figure]] = []
     shown: list[Table] = []
     if "before" in metrics or "after" in metrics:
         shown += [tables.outcome_table(metrics), tables.domain_table(metrics)]
     if comparison := metrics.get("comparison"):
         shown += tables.comparison_tables(comparison)
-        figures.append(("Methods at matched forgetting", _inline(plots.comparison_figure(comparison))))
+        figures.append(("Methods at matched forgetting", plots.comparison_figure(comparison)))
     if sweep:
         shown.append(tables.sweep_table(sweep))
-        figures.append(
-            (
-                "Sweep; filled points are on the Pareto frontier",
-                _inline(plots.sweep_figure(sweep, metrics.get("before"))),
-            )
-        )
+        caption = "Sweep; filled points are on the Pareto frontier"
+        figures.append((caption, plots.sweep_figure(sweep, metrics.get("before"))))
     certificate = tables.certificate_table(merge)
     shown += [certificate] if certificate.rows else []
     clients = record.get("clients")
     shown += [tables.client_table(clients)] if isinstance(clients, Mapping) and clients else []
-    return _template().render(
-        title=f"fedforget run {run.path.name}",
-        facts=_facts(record, merge),
-        warnings=warnings(record, metrics, merge),
-        tables=shown,
-        figures=figures,
-        config=str(record.get("config", "")),
-    )
+    return warnings(record, metrics, merge), shown, figures
 
 
 def warnings(record: Mapping[str, Any], metrics: Mapping[str, Any], merge: Mapping[str, Any]) -> list[str]:

@@ -14,6 +14,7 @@ from fedforget.sequences import expected_longest_prefix, rotations
 from fedforget.sequences.theory import (
     communication_rounds,
     deletion_rate,
+    due_for_repair,
     expected_cyclic_span,
     expected_remaining_curve,
     expected_remaining_data,
@@ -30,7 +31,6 @@ from fedforget.sequences.theory import (
     remaining_band,
     service_life,
 )
-from fedforget.sequences.theory.repairs import due_for_repair
 
 
 def enumerated_remaining(sequences: list[tuple[int, ...]], r: int, p: list[float], measure: str) -> float:

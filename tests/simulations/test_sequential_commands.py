@@ -291,7 +291,7 @@ def test_presets_of_the_other_kind_are_refused(fedforget, tmp_path: Path) -> Non
 
 
 def test_the_demonstration(fedforget, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    words = ["demo-exact", "ci", "data.max_records=36", "--backend", "inline"]
+    words = ["demo-exact", "ci", "data.max_records=36", "requests.repairs=0", "--backend", "inline"]
     found = fedforget(*words, "--out", tmp_path / "demo")
     assert found.status == 0, found.err
     run = RunDirectory(tmp_path / "demo")
@@ -302,7 +302,33 @@ def test_the_demonstration(fedforget, tmp_path: Path) -> None:  # type: ignore[n
     assert course["requests"][-1]["modules"] == 0
     assert {one["after"] for one in course["verified"]} >= {0, 1}
     assert all(one["same"] == one["modules"] > 0 for one in course["verified"])
-    assert "Service life in requests" in (run.path / "report.md").read_text()
+    page = (run.path / "report.html").read_text()
+    assert "Service life in requests" in page
+    assert page.count("data:image/png;base64,") == 3
+
+
+def test_the_repaired_demonstration(fedforget, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    words = ["demo-exact", "ci", "data.max_records=36", "requests.repairs=1", "requests.repair_at=0.3"]
+    found = fedforget(*words, "requests.limit=3", "--backend", "inline", "--out", tmp_path / "demo")
+    assert found.status == 0, found.err
+    run = RunDirectory(tmp_path / "demo")
+    plain, repaired = run.metrics["demo"], run.metrics["demo"]["repaired"]
+    # One of three sequences is off after the first request; the repair puts its group back.
+    (repair,) = repaired["repairs"]
+    assert (repair["after"], repair["before"], repair["modules"]) == (1, 3, 6)
+    assert repair["visits"] > 0
+    assert [row["modules"] for row in repaired["requests"][:3]] == [9, 3, 9]
+    assert [row["request"] for row in repaired["requests"] if row["request"] != "repair"] == [
+        row["request"] for row in plain["requests"]
+    ]
+    assert [one["prefix"] for one in repaired["verified"] if one["after"] == 1] == [[0, 1, 2]]
+    assert all(one["same"] == one["modules"] for one in repaired["verified"])
+    life = repaired["life"]
+    # E: the first new group after one request on average, then 3 (1 + 1/2 + 1/3) requests.
+    assert life["interval"][0] - 0.1 < 6.5 < life["interval"][1] + 0.1
+    assert life["estimate"]
+    assert not life["ended"]
+    assert "(estimate)" in fedforget("report", run.path).out + (run.path / "report.html").read_text()
 
 
 def test_the_demonstration_fails_where_training_does(fedforget, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -352,6 +352,8 @@ def test_barycentre_grouping_asks_for_embeddings(sequential: SequentialRunConfig
     strategy.start(grid.mock)
     assert grid.embeddings_asked == 3
     assert len(strategy.ledger.live_modules()) == 9
+    found = strategy.run.record["grouping"]
+    assert 0 <= found["barycentre"] < found["random"]
 
 
 def test_clients_drop_their_caches_at_the_end(sequential: SequentialRunConfig, tmp_path: Path) -> None:

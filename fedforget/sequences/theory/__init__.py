@@ -19,7 +19,7 @@ from fedforget.sequences.theory.remaining import (
     fedcio_remaining_data,
     remaining_band,
 )
-from fedforget.sequences.theory.repairs import RepairedLife, monte_carlo_repaired_life
+from fedforget.sequences.theory.repairs import RepairedLife, due_for_repair, monte_carlo_repaired_life
 from fedforget.sequences.theory.service_life import (
     ServiceLife,
     deletion_rate,
@@ -38,6 +38,7 @@ __all__ = [
     "ServiceLife",
     "communication_rounds",
     "deletion_rate",
+    "due_for_repair",
     "expected_cyclic_span",
     "expected_remaining_curve",
     "expected_remaining_data",
