@@ -63,7 +63,7 @@ def summarise(config: SequentialRunConfig) -> dict[str, Any]:
     plan, objectives = local_plan(config)
     with borrowed_stack(config) as stack:
         module_bytes = stack.module_bytes
-    cost = plan_report(plan.tree, plan.groups, module_bytes, config.training.rounds_per_phase)
+    cost = plan_report(plan.tree, plan.groups, module_bytes, config.rounds_per_phase)
     visits = cost.client_visits.values()
     L, B, S = len(plan.groups), len(plan.sequences), config.data.slices
     found: dict[str, Any] = {

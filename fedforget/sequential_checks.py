@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from fedforget.checks import DEVICES, at_least, one_of, positive
+from fedforget.method_checks import method_contradictions
 from fedforget.sequential_config import KIND, SequentialRunConfig
 
 MODULE_KINDS = ("lora", "dora", "ia3")
@@ -29,6 +30,7 @@ def sequential_contradictions(config: SequentialRunConfig) -> list[str]:
         *_sequences(config),
         *_training(config),
         *_requests(config),
+        *method_contradictions(config),
     ]
 
 

@@ -1,4 +1,4 @@
-"""The typed configuration of a FedSGT run: what a preset with ``kind: fedsgt`` may say."""
+"""The typed configuration of a FedSGT run, or of a baseline: what a preset with ``kind: fedsgt`` may say."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 from fedforget.config import SimulationConfig
 
 KIND = "fedsgt"
+
+METHODS = ("fedsgt", "fedavg", "fedretrain", "fedcio", "federaser", "gradient_ascent")
+APPROXIMATE = ("federaser", "gradient_ascent")
+"""Methods after whose recovery what serves may still depend on what was deleted."""
 
 
 @dataclass
@@ -100,6 +104,9 @@ class SequencesConfig:
     """Which orders of the groups are trained: FedSGT, section 4.2."""
 
     budget: int = 6  # B
+    # Disjoint chains of consecutive groups instead of B orders of all groups: SISA's shards, of
+    # groups / shards slices each. 0: the paper's orders.
+    shards: int = 0
     prior: list[float] = field(default_factory=list)  # per group, relative odds of a deletion; empty: none
 
 
@@ -108,6 +115,7 @@ class LocalTrainingConfig:
     """What a client does in one round for one module."""
 
     rounds_per_phase: int = 1
+    rounds: int = 10  # T: rounds of the methods without phases, which are all but fedsgt
     local_epochs: int = 3  # E
     batch_size: int = 16
     learning_rate: float = 5.0e-3  # falls linearly to zero over the client's steps
@@ -115,6 +123,39 @@ class LocalTrainingConfig:
     max_grad_norm: float = 1.0  # 0: no clipping
     # Bits depend on the number of threads, so it is part of the configuration, not of the machine.
     threads: int = 1
+
+
+@dataclass
+class ClusteringConfig:
+    """FedCIO: how clients are clustered, and how the clusters' models answer together."""
+
+    clusters: int = 5  # c
+    algorithm: str = "kmeans"  # kmeans, agglomerative or spectral
+    metric: str = "cosine"  # between clients' flattened updates: cosine or euclidean
+    rounds: int = 2  # T_cluster: rounds of all clients together that the similarities come from
+    aggregation: str = "predictions"  # average the clusters' predictions, or their parameters
+
+
+@dataclass
+class CalibrationConfig:
+    """FedEraser (approximate): which updates are stored, and how they are calibrated."""
+
+    interval: int = 2  # of the training's rounds, one in so many is stored
+    local_epochs: int = 1  # of a calibration round; the training's times the paper's ratio r
+
+
+@dataclass
+class AscentConfig:
+    """Gradient-ascent unlearning (approximate)."""
+
+    epochs: int = 3  # over the deleted records
+    learning_rate: float = 1.0e-2  # of plain SGD
+    batch_size: int = 16
+    max_grad_norm: float = 5.0  # 0: no clipping
+    # l2 distance from the reference that the ascent may not leave; 0: a third of the reference's mean
+    # distance to ten freshly drawn modules.
+    radius: float = 0.0
+    rounds: int = 1  # of ordinary training afterwards, on what remains
 
 
 @dataclass
@@ -156,17 +197,26 @@ class SequentialSeedsConfig:
 
 @dataclass
 class SequentialRunConfig:
-    """One FedSGT run."""
+    """One run of FedSGT, or of a method that it is compared with."""
 
     kind: str = KIND
     name: str = "fedsgt"
+    method: str = "fedsgt"  # fedsgt, fedavg, fedretrain, fedcio, federaser or gradient_ascent
     model: ClassifierConfig = field(default_factory=ClassifierConfig)
     module: ModuleConfig = field(default_factory=ModuleConfig)
     data: RecordsConfig = field(default_factory=RecordsConfig)
     grouping: GroupingConfig = field(default_factory=GroupingConfig)
     sequences: SequencesConfig = field(default_factory=SequencesConfig)
     training: LocalTrainingConfig = field(default_factory=LocalTrainingConfig)
+    clustering: ClusteringConfig = field(default_factory=ClusteringConfig)
+    calibration: CalibrationConfig = field(default_factory=CalibrationConfig)
+    ascent: AscentConfig = field(default_factory=AscentConfig)
     serving: ServingConfig = field(default_factory=ServingConfig)
     requests: RequestsConfig = field(default_factory=RequestsConfig)
     simulation: SimulationConfig = field(default_factory=SimulationConfig)
     seeds: SequentialSeedsConfig = field(default_factory=SequentialSeedsConfig)
+
+    @property
+    def rounds_per_phase(self) -> int:
+        """Rounds that each module is trained for."""
+        return self.training.rounds_per_phase if self.method == "fedsgt" else self.training.rounds

@@ -92,6 +92,8 @@ def make_plan(
 ) -> SequentialPlan:
     """Group the slices and choose the sequences that a configuration asks for.
 
+    Methods without phases train one module on everything: one group, and the sequence of it.
+
     Parameters
     ----------
     config : SequentialRunConfig
@@ -104,9 +106,14 @@ def make_plan(
     Raises
     ------
     PlanError
-        A grouping or a set of sequences that cannot be made, or embeddings that are missing.
+        A grouping or a set of sequences that cannot be made, embeddings that are missing, or a method
+        whose groups cannot be known before its clients have trained (see :func:`asks_clients`).
     """
     declared = sorted(slices)
+    if config.method == "fedcio":
+        raise PlanError("method: the groups of fedcio follow from the clients' updates; train it to see them")
+    if config.method != "fedsgt":
+        return SequentialPlan.of([declared], [(0,)])
     grouping, seed = config.grouping, config.seeds.grouping
     budget = grouping.client_budget or None
     if grouping.method == "barycentre":
@@ -116,6 +123,8 @@ def make_plan(
         groups = barycentre_groups(declared, points, grouping.groups, seed, budget)
     else:
         groups = balanced_groups(declared, grouping.groups, seed, budget)
+    if config.sequences.shards:
+        return SequentialPlan.of(groups, _chains(grouping.groups, config.sequences.shards))
     sequences = plan_sequences(grouping.groups, config.sequences.budget, list(config.sequences.prior) or None)
     return SequentialPlan.of(groups, sequences)
 
@@ -141,3 +150,31 @@ def grouping_objectives(
         "barycentre": barycentre_objective(plan.groups, points),
         "random": barycentre_objective(drawn, points),
     }
+
+
+def asks_clients(config: SequentialRunConfig) -> bool:
+    """Tell whether a plan takes more of the clients than the numbers and sizes of their slices."""
+    return config.method == "fedcio" or config.grouping.method == "barycentre"
+
+
+def clustered_plan(clusters: Iterable[Iterable[str]], slices: Iterable[Slice]) -> SequentialPlan:
+    """Make FedCIO's plan: a group of each cluster's slices, and a sequence of each group alone.
+
+    Raises
+    ------
+    PlanError
+        A client with slices is in no cluster.
+    """
+    position = {name: i for i, cluster in enumerate(clusters) for name in cluster}
+    groups: list[list[Slice]] = [[] for _ in range(max(position.values(), default=-1) + 1)]
+    for item in sorted(slices):
+        if item.client_id not in position:
+            raise PlanError(f"client {item.client_id!r}: is in no cluster")
+        groups[position[item.client_id]].append(item)
+    return SequentialPlan.of(groups, [(i,) for i in range(len(groups))])
+
+
+def _chains(num_groups: int, shards: int) -> list[Prefix]:
+    """Cut the groups into runs of consecutive ones."""
+    length = num_groups // shards
+    return [tuple(range(start, start + length)) for start in range(0, num_groups, length)]

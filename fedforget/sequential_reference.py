@@ -13,7 +13,7 @@ from fedforget.errors import PlanError, TrainingError
 from fedforget.modules import PrefixModule
 from fedforget.sequential_config import SequentialRunConfig
 from fedforget.sequential_plan import Prefix, SequentialPlan
-from fedforget.sequential_training import FedAvg, client_seed, module_seed, train_locally
+from fedforget.sequential_training import FedAvg, client_seed, initial_seed, train_locally
 from fedforget.stack import ModuleStack
 
 SliceKey = tuple[str, int]
@@ -86,7 +86,7 @@ def train_node(
     """Train one node's module: all rounds of its phase, each averaged over the clients."""
     root = config.seeds.training
     current: dict[str, Tensor] | None = None
-    for round_ in range(config.training.rounds_per_phase):
+    for round_ in range(config.rounds_per_phase):
         average = FedAvg()
         for client_id in plan.clients(node):
             slices = plan.client_slices(node, client_id)
@@ -98,7 +98,7 @@ def train_node(
                 current,
                 data[client_id].records(slices),
                 config.training,
-                init_seed=module_seed(root, plan, node),
+                init_seed=initial_seed(config, plan, node),
                 seed=client_seed(root, plan, node, round_, client_id),
             )
             average.add(client_id, result.num_examples, result.tensors)

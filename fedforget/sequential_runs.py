@@ -9,6 +9,7 @@ from fedforget.classifiers import load_classifier
 from fedforget.errors import RunError
 from fedforget.files import read_json
 from fedforget.modules import PrefixModule
+from fedforget.one_shot import averaged_chain
 from fedforget.presets import from_yaml_sequential
 from fedforget.sequences.ledger import Ledger
 from fedforget.sequential_config import SequentialRunConfig
@@ -72,12 +73,16 @@ class SequentialRun:
 
     def predictor(self, rule: str | None = None) -> Predictor:
         """Return what serves now, by the configuration's rule or another."""
-        serving = self.config.serving
+        serving, module = self.config.serving, self.config.module
+        modules, sequences = self.modules(), self.ledger.sequences()
+        if modules and self.config.method == "fedcio" and self.config.clustering.aggregation == "parameters":
+            chain = averaged_chain([modules[prefix] for prefix in sorted(modules)], module.kind)
+            modules, sequences = {one.prefix: one for one in chain}, [chain[-1].prefix]
         return Predictor(
             load_classifier(self.config),
-            self.config.module,
-            self.modules(),
-            self.ledger.sequences(),
+            module,
+            modules,
+            sequences,
             rule or serving.rule,
             serving.batch_size,
         )

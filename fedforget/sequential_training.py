@@ -16,7 +16,7 @@ from fedforget.modules import PrefixModule
 from fedforget.reproducible import deterministic
 from fedforget.rng import seeded
 from fedforget.seeds import derive_seed
-from fedforget.sequential_config import LocalTrainingConfig
+from fedforget.sequential_config import LocalTrainingConfig, SequentialRunConfig
 from fedforget.sequential_plan import SequentialPlan
 from fedforget.stack import ModuleStack
 
@@ -24,8 +24,10 @@ __all__ = [
     "FedAvg",
     "LocalResult",
     "client_seed",
+    "common_seed",
     "deterministic",
     "fedavg",
+    "initial_seed",
     "module_seed",
     "train_locally",
 ]
@@ -63,6 +65,20 @@ def module_seed(root: int, plan: SequentialPlan, prefix: Sequence[int]) -> int:
     Sizes play no part: a deletion changes them, and must not change any draw.
     """
     return derive_seed(root, "module", _named(plan, prefix), "initial")
+
+
+def initial_seed(config: SequentialRunConfig, plan: SequentialPlan, prefix: Sequence[int]) -> int:
+    """Return the seed of a module's initial tensors in a run: :func:`module_seed`, or FedCIO's common one.
+
+    FedCIO's clusters, and the rounds that its clustering comes from, all begin alike.
+    """
+    root = config.seeds.training
+    return common_seed(root) if config.method == "fedcio" else module_seed(root, plan, prefix)
+
+
+def common_seed(root: int) -> int:
+    """Derive the seed of the initial tensors that all of FedCIO's clusters begin with."""
+    return derive_seed(root, "module", "common", "initial")
 
 
 def client_seed(root: int, plan: SequentialPlan, prefix: Sequence[int], round_: int, client_id: str) -> int:

@@ -129,6 +129,31 @@ class FederatedMethod:
             write_json(self.run.path / "cost.json", dataclasses.asdict(spent))
 
 
+class FedAvgMethod(FederatedMethod):
+    """FedAvg, which does not unlearn: the first request that hits it ends its service."""
+
+    def recover(self) -> bool:
+        """Do nothing."""
+        return False
+
+
+class FedRetrainMethod(FederatedMethod):
+    """FedRetrain: ``recover`` trains a new generation on what remains."""
+
+    def recover(self) -> bool:
+        """Train everything again; nothing where no data was deleted since, or none is left."""
+        with Ledger(self.run.ledger, read_only=True, verify=False) as ledger:
+            idle = not ledger.deleted_groups() or not ledger.remaining_slices()
+        if idle and not due(self.run):
+            return False
+        self._train()
+        return True
+
+
+ADAPTERS: dict[str, type[FederatedMethod]] = {"FedAvg": FedAvgMethod, "FedRetrain": FedRetrainMethod}
+"""Methods that recover in their own way; :class:`FederatedMethod` serves the others."""
+
+
 def _open(path: Path, name: str, config: SequentialRunConfig) -> RunDirectory:
     if not path.exists():
         return RunDirectory.create(path, config, name)

@@ -5,8 +5,7 @@ Every adapter runs the real Flower strategy and clients with real messages, in t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedforget.data.records import Records
 from fedforget.errors import ConfigError, nearest
+from fedforget.method_checks import method_contradictions
 from fedforget.sequences.ledger import Deletion
 from fedforget.sequential_config import SequentialRunConfig
 
@@ -94,9 +94,6 @@ class UnlearningMethod(Protocol):
         """Let go of what is held in memory."""
 
 
-Factory = Callable[[str, SequentialRunConfig, Path], UnlearningMethod]
-
-
 def create(name: str, config: SequentialRunConfig, out: Path) -> UnlearningMethod:
     """Create a method in a run directory, or open it again as it was left.
 
@@ -105,8 +102,8 @@ def create(name: str, config: SequentialRunConfig, out: Path) -> UnlearningMetho
     name : str
         One of :data:`METHODS`.
     config : SequentialRunConfig
-        Of any method: the adapter sets what makes it this one. Data, model, module, seeds and local
-        training stay as given, so that methods differ in the method alone.
+        Of any method: ``method`` is set, and for SISA, where it is 0, ``sequences.shards`` to a shard per
+        group. Everything else stays as given, so that methods differ in the method alone.
     out : Path
         The method's own run directory.
 
@@ -117,16 +114,47 @@ def create(name: str, config: SequentialRunConfig, out: Path) -> UnlearningMetho
     RunError
         The directory holds something else.
     """
+    from simulations.federated_method import ADAPTERS, FederatedMethod
+
+    return ADAPTERS.get(name, FederatedMethod)(name, configured(name, config), out)
+
+
+def configured(name: str, config: SequentialRunConfig) -> SequentialRunConfig:
+    """Return a method's own configuration; see :func:`create`.
+
+    Raises
+    ------
+    ConfigError
+        As :func:`create`.
+    """
     if name not in METHODS:
         raise ConfigError([f"method {name!r} is not one of {', '.join(METHODS)}{nearest(name, METHODS)}"])
-    return METHODS[name](name, config, out)
+    method, shards = METHODS[name], config.sequences.shards
+    if name in ONE_CLIENT and config.data.clients != 1:
+        raise ConfigError(
+            [f"data.clients: {name} is a method for data in one place, and there are "
+             f"{config.data.clients} clients; set data.clients to 1 and data.slices to all slices"]
+        )  # fmt: skip
+    if name == "SISA":
+        shards = shards or config.grouping.groups
+    elif name in ("FedSGT", "S3T"):
+        shards = 0
+    found = replace(config, method=method, sequences=replace(config.sequences, shards=shards))
+    problems = method_contradictions(found)
+    if problems:
+        raise ConfigError(problems, name)
+    return found
 
 
-def _fedsgt(name: str, config: SequentialRunConfig, out: Path) -> UnlearningMethod:
-    from simulations.federated_method import FederatedMethod
+METHODS: dict[str, str] = {
+    "FedSGT": "fedsgt",
+    "FedAvg": "fedavg",
+    "FedRetrain": "fedretrain",
+    "FedCIO": "fedcio",
+    "SISA": "fedsgt",
+    "S3T": "fedsgt",
+}
+"""Every method by the name that tables show, and what ``method`` is in its configuration."""
 
-    return FederatedMethod(name, config, out)
-
-
-METHODS: dict[str, Factory] = {"FedSGT": _fedsgt}
-"""Every method by the name that tables show."""
+ONE_CLIENT = ("SISA", "S3T")
+"""Methods for data in one place: their configurations have one client."""

@@ -1,8 +1,9 @@
-"""The FedSGT side of the ServerApp: train what is due, then measure what is served."""
+"""FedSGT, and what it is compared with, in the ServerApp: train what is due, then measure what is served."""
 
 from __future__ import annotations
 
 from logging import INFO
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 from flwr.app import ArrayRecord, MetricRecord
@@ -13,11 +14,14 @@ from fedforget.errors import RunError
 from fedforget.runs import RunDirectory
 from fedforget.sequential_config import SequentialRunConfig
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 def train_sequential(
     grid: Grid, config: SequentialRunConfig, run: RunDirectory, poll: float, *, measured: bool = True
 ) -> None:
-    """Train every module of a FedSGT run that is due, and measure what is served after it.
+    """Train what is due in a run, by its method, and measure what is served after it.
 
     Parameters
     ----------
@@ -35,7 +39,11 @@ def train_sequential(
     # Torch and transformers take seconds to import; a wrong configuration is told before that.
     from fedforget.borrowing import borrowed_stack
     from fedforget.served import measure
-    from strategies.fedsgt import FedSGT
+    from strategies.methods import strategy_of
+
+    def initial(seed: int) -> dict[str, Tensor]:
+        with borrowed_stack(config) as stack:
+            return stack.initial((), seed)
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         del server_round, arrays
@@ -55,7 +63,15 @@ def train_sequential(
                 backbone={"path": config.model.path, "fingerprint": fingerprint},
                 module_bytes=size,
             )
-            strategy = FedSGT(config, run, shapes, fingerprint, regroup=run.record.get("regroup"), poll=poll)
+            strategy = strategy_of(config.method)(
+                config,
+                run,
+                shapes,
+                fingerprint,
+                regroup=run.record.get("regroup"),
+                poll=poll,
+                initial=initial,
+            )
             try:
                 strategy.start(grid, evaluate_fn=evaluate if measured else None)
             finally:

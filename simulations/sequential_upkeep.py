@@ -7,7 +7,7 @@ from fedforget.errors import LedgerError, RunError
 from fedforget.runs import RunDirectory
 from fedforget.sequences import Slice
 from fedforget.sequences.ledger import Ledger
-from fedforget.sequential_plan import Prefix, SequentialPlan, make_plan
+from fedforget.sequential_plan import Prefix, SequentialPlan, asks_clients, make_plan
 from strategies.sequential_setup import regrouped
 
 
@@ -87,7 +87,7 @@ def prepare_retrain(run: RunDirectory, groups: int | None, sequences: int | None
         raise LedgerError(f"{run.ledger}: no data is left; there is nothing to retrain on")
     request = {"generation": generation, "groups": groups, "sequences": sequences}
     config = regrouped(run.sequential, request)
-    if config.grouping.method != "barycentre":
+    if not asks_clients(config):
         make_plan(config, slices)  # what cannot be planned is told before anything is started
     run.update(regroup=request)
     records = sum(item.size for item in slices)

@@ -14,6 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
+from torch import Tensor
 
 from fedforget.deletions import note_head, purge
 from fedforget.errors import RunError
@@ -31,6 +32,7 @@ from strategies.sequential_setup import Regroup, Setup
 from strategies.sequential_spool import Request, ResultSpool
 
 Shapes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+Initial = Callable[[int], dict[str, Tensor]]
 
 
 class FedSGT(Strategy):
@@ -60,6 +62,9 @@ class FedSGT(Strategy):
         ``sequences``, where given, are used instead of the configuration's.
     poll : float
         Seconds between two rounds of asking for replies.
+    initial : callable, optional
+        Draws the tensors that a module of depth 1 begins with, from a seed, as clients do; for methods
+        that compare with them.
     """
 
     def __init__(
@@ -71,12 +76,14 @@ class FedSGT(Strategy):
         *,
         regroup: Regroup | None = None,
         poll: float = 0.2,
+        initial: Initial | None = None,
     ) -> None:
         self.config = config
         self.run = run
         self.fingerprint = fingerprint
         self.regroup = dict(regroup or {})
         self.poll = poll
+        self._initial = initial
         self.trained: list[Prefix] = []
         self.spool = ResultSpool(run.path / "spool", shapes)
         self.outbox = Outbox(run.path)
@@ -110,6 +117,18 @@ class FedSGT(Strategy):
             raise RunError("the strategy has not been started; call start or prepare first")
         return self._plan
 
+    def initial(self, seed: int) -> dict[str, Tensor]:
+        """Return the tensors that a module of depth 1 begins with.
+
+        Raises
+        ------
+        RunError
+            The strategy was made without a way to draw them.
+        """
+        if self._initial is None:
+            raise RunError(f"{type(self).__name__} compares with initial modules; give it initial=")
+        return self._initial(seed)
+
     def close(self) -> None:
         """Close the ledger."""
         if self._ledger is not None:
@@ -123,7 +142,7 @@ class FedSGT(Strategy):
         log(INFO, "\t├──> Sequences: %d", config.sequences.budget)
         log(INFO, "\t├──> Module: %s and head", config.module.kind)
         log(INFO, "\t└──> Training: %d round(s) per phase, %d local epoch(s)",
-            config.training.rounds_per_phase, config.training.local_epochs)  # fmt: skip
+            config.rounds_per_phase, config.training.local_epochs)  # fmt: skip
 
     def start(
         self,
@@ -169,19 +188,11 @@ class FedSGT(Strategy):
         self.summary()
         result = Result()
         self.prepare(grid, timeout)
-        per_phase = self.config.training.rounds_per_phase
-        rounds = self.plan.tree.max_depth * per_phase
+        rounds = self.plan.tree.max_depth * self.config.rounds_per_phase
         if num_rounds not in (0, rounds):
             raise RunError(f"this plan takes {rounds} rounds, not {num_rounds}; set num_rounds=0")
-        for server_round in range(1, rounds + 1):
-            self.configure_train(server_round, arrays, ConfigRecord(), grid)
-            if not self._keys:
-                continue
-            self._exchange.collect(grid, timeout)
-            _, metrics = self.aggregate_train(server_round, [])
-            if metrics is not None:
-                result.train_metrics_clientapp[server_round] = metrics
-        if self.trained:
+        self.train_due(grid, timeout, rounds, result)
+        if self.trained or self._exchange.traffic["rounds"]:
             self._exchange.release(grid, timeout)
         shutil.rmtree(self.spool.folder, ignore_errors=True)
         purge(self.run, self.ledger)
@@ -191,16 +202,30 @@ class FedSGT(Strategy):
         log(INFO, "%d modules trained in %.1f s", len(self.trained), time.monotonic() - started)
         return result
 
+    def train_due(self, grid: Grid, timeout: float, rounds: int, result: Result) -> None:
+        """Go through all rounds, and train in each what is due in it."""
+        for server_round in range(1, rounds + 1):
+            self.configure_train(server_round, ArrayRecord(), ConfigRecord(), grid)
+            if not self._keys:
+                continue
+            self._exchange.collect(grid, timeout)
+            _, metrics = self.aggregate_train(server_round, [])
+            if metrics is not None:
+                result.train_metrics_clientapp[server_round] = metrics
+
     def prepare(self, grid: Grid, timeout: float) -> None:
         """Find the clients, and open the ledger; a new one is created with a plan for their slices."""
         self._exchange.clients = discover_clients(
             grid, self.config, self.fingerprint, timeout=timeout, poll=self.poll
         )
-        setup = Setup(grid, self.config, self.run, self.clients, self._run_id, timeout, self.poll)
-        self._ledger, self._plan = setup.open(self.regroup)
+        self._ledger, self._plan = self.setup(grid, timeout).open(self.regroup)
         tree = self.plan.tree
         log(INFO, "Plan: %d groups, %d sequences, %d modules, %d phases",
             len(self.plan.groups), len(self.plan.sequences), len(tree), tree.max_depth)  # fmt: skip
+
+    def setup(self, grid: Grid, timeout: float) -> Setup:
+        """Return what opens the ledger and makes plans."""
+        return Setup(grid, self.config, self.run, self.clients, self._run_id, timeout, self.poll)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -210,7 +235,7 @@ class FedSGT(Strategy):
         Results that are on disk from an interrupted attempt are not asked for again.
         """
         del arrays, config, grid
-        per_phase = self.config.training.rounds_per_phase
+        per_phase = self.config.rounds_per_phase
         depth, step = (server_round - 1) // per_phase + 1, (server_round - 1) % per_phase + 1
         if step == 1:
             self._begin_phase(depth)
@@ -221,9 +246,7 @@ class FedSGT(Strategy):
         if not self._keys:
             self._exchange.clear()
             return []
-        for one in requests_of(
-            self.plan, self._keys, self._snapshot, self._current, step, self.config.seeds.training
-        ):
+        for one in requests_of(self.plan, self._keys, self._snapshot, self._current, step, self.config):
             self._all.setdefault(one.work.prefix, []).append(one)
         every = [one for requests in self._all.values() for one in requests]
         self._exchange.ask(every, self._snapshot.without, self._cacheable())
@@ -242,12 +265,13 @@ class FedSGT(Strategy):
             A result is missing or not usable; names each client and why.
         """
         self._exchange.complete(replies, [one for requests in self._all.values() for one in requests])
-        last = server_round % self.config.training.rounds_per_phase == 0
+        last = server_round % self.config.rounds_per_phase == 0
         examples = 0
         for prefix in self._all:
             requests = self._all[prefix]
             module, count = average(self.spool, prefix, requests)
             examples += count
+            self.averaged(server_round, module, requests)
             if not last:
                 self._current[prefix] = module
                 self.outbox.hold(module)
@@ -274,6 +298,9 @@ class FedSGT(Strategy):
         """Return nothing; see :meth:`configure_evaluate`."""
         del server_round, replies
         return None
+
+    def averaged(self, server_round: int, module: PrefixModule, requests: list[Request]) -> None:
+        """Be told of a module as it was averaged, while the clients' results are in the spool."""
 
     def _begin_phase(self, depth: int) -> None:
         # Data keys before anything else that the ledger says of the data: a deletion that comes

@@ -40,7 +40,8 @@ class Exchange:
     asked : dict of str to list of Request
         What each client was asked for in this round.
     traffic : dict of str to float
-        Messages, bytes in both directions, and the clients' seconds, of all rounds so far.
+        Rounds with any training, clients in them, messages, bytes in both directions, and the clients'
+        seconds, of all rounds so far.
     """
 
     def __init__(self, spool: ResultSpool, outbox: Outbox, text: str, run_id: str, poll: float) -> None:
@@ -48,7 +49,8 @@ class Exchange:
         self.clients: dict[str, int] = {}
         self.asked: dict[str, list[Request]] = {}
         self.traffic: dict[str, float] = {
-            "messages": 0, "bytes_sent": 0, "bytes_received": 0, "client_seconds": 0.0
+            "rounds": 0, "participations": 0, "messages": 0,
+            "bytes_sent": 0, "bytes_received": 0, "client_seconds": 0.0
         }  # fmt: skip
         self._text, self._run_id, self._poll = text, run_id, poll
         self._without: Mapping[str, words.Without] = {}
@@ -93,6 +95,8 @@ class Exchange:
         """
         tasks = [Task(name, message) for name, message in self._messages.items()]
         sent: dict[str, set[str]] = {}
+        self.traffic["rounds"] += bool(tasks)
+        self.traffic["participations"] += len(tasks)
         while tasks:
             self._lacking = {}
             failed = dispatch(grid, tasks, self._receive, timeout=timeout, poll=self._poll)
@@ -123,6 +127,26 @@ class Exchange:
             if one.client_id not in failed and not self.spool.holds(one):
                 failed[one.client_id] = f"no result for module {list(one.work.prefix)}"
         raise_failures(failed, _INCOMPLETE)
+
+    def run(
+        self,
+        grid: Grid,
+        requests: list[Request],
+        without: Mapping[str, words.Without],
+        keep: str,
+        timeout: float,
+    ) -> None:
+        """Go through a whole round: ask, send, keep every result, and check that none is missing.
+
+        Raises
+        ------
+        RunError
+            As :meth:`collect` and :meth:`complete`.
+        """
+        self.ask(requests, without, keep)
+        self.messages()
+        self.collect(grid, timeout)
+        self.complete([], requests)
 
     def release(self, grid: Grid, timeout: float) -> None:
         """Let the clients drop their caches; a client that does not answer keeps files, no more."""

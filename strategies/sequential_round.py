@@ -13,9 +13,10 @@ from fedforget import sequential_protocol as words
 from fedforget.codecs import RAW
 from fedforget.modules import PrefixModule
 from fedforget.sequences.ledger import Ledger, Module
+from fedforget.sequential_config import SequentialRunConfig
 from fedforget.sequential_plan import Prefix, SequentialPlan
 from fedforget.sequential_protocol import Work
-from fedforget.sequential_training import client_seed, module_seed
+from fedforget.sequential_training import client_seed, initial_seed
 from strategies.sequential_spool import Request
 
 
@@ -63,7 +64,7 @@ def requests_of(
     snapshot: Snapshot,
     current: Mapping[Prefix, PrefixModule],
     step: int,
-    seed: int,
+    config: SequentialRunConfig,
 ) -> list[Request]:
     """Return every request of one round: for each module, each client that has data left for it.
 
@@ -77,13 +78,13 @@ def requests_of(
         As the round before left them; not read in the first round.
     step : int
         Round of the phase, from 1.
-    seed : int
-        The run's training seed.
+    config : SequentialRunConfig
+        The run's, for its seeds.
     """
-    found = []
+    found, seed = [], config.seeds.training
     for prefix in prefixes:
         frozen = tuple(snapshot.live[prefix[:i]].sha256 for i in range(1, len(prefix)))
-        init = module_seed(seed, plan, prefix)
+        init = initial_seed(config, plan, prefix)
         for name in plan.clients(prefix):
             numbers = [i for i in plan.client_slices(prefix, name) if snapshot.left.get((name, i))]
             if not numbers:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from fedforget.data.records import Corpus, Records
-from fedforget.errors import DataError
 from fedforget.seeds import derive_seed
 
 # Half of the images are public; of the other half, one in four is for testing.
@@ -24,18 +23,9 @@ def digits(seed: int) -> Corpus:
     -------
     Corpus
         Inputs are float32 of shape ``[n, 8, 8]`` in [0, 1]; 898 public, 674 federated and 225 test images.
-
-    Raises
-    ------
-    DataError
-        scikit-learn is not installed.
     """
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise DataError(
-            "data.family: digits needs scikit-learn; install it with: pip install 'fedforget[demo]'"
-        ) from error
+    from sklearn.datasets import load_digits
+
     bunch = load_digits()
     images = (bunch.images / 16.0).astype(np.float32)
     ids = tuple(f"digits-{i:04d}" for i in range(len(images)))
