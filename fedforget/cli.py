@@ -19,7 +19,8 @@ from typing import Annotated, Any
 import click
 import typer
 
-from fedforget import export_command, sequential_commands
+from fedforget import export_command, operating_commands, sequential_commands
+from fedforget.console import show
 from fedforget.errors import ConfigError, FedForgetError
 
 GROUP = "fedforget.commands"
@@ -190,7 +191,7 @@ def sweep(
     _quiet()
     results = run_sweep(directory, open_suite(directory), names, axes, split=split, progress=_progress)
     plots.save(plots.sweep_figure(results, directory.metrics.get("before")), directory.path / "sweep.png")
-    _show(tables.sweep_table(results))
+    show(tables.sweep_table(results))
 
 
 def compare(
@@ -221,7 +222,7 @@ def compare(
     _quiet()
     comparison = compare_run(directory, names=names, levels=levels, progress=_progress)
     for table in tables.comparison_tables(comparison):
-        _show(table)
+        show(table)
     typer.echo(f"Report: {write_report(directory)}")
 
 
@@ -239,6 +240,7 @@ def build() -> typer.Typer:
     app.callback()(_root)
     app.add_typer(config_app, name="config")
     sequential_commands.register(app)
+    operating_commands.register(app)
     for command in (prepare, methods, objectives, merge, sweep, compare, report):
         app.command()(command)
     export_command.register(app)
@@ -302,14 +304,6 @@ def _level(text: str) -> float:
 
 def _progress(line: str) -> None:
     typer.echo(line, err=True)
-
-
-def _show(table: Any) -> None:
-    from rich.console import Console
-
-    from fedforget.reporting import rich
-
-    Console().print(rich(table))
 
 
 def _quiet() -> None:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedforget.console import show
 from fedforget.errors import ConfigError, LedgerError, nearest
 
 if TYPE_CHECKING:
-    from fedforget.reporting.tables import Table
     from fedforget.runs import RunDirectory
     from fedforget.sequences.ledger import Head
 
@@ -53,7 +53,7 @@ def plan(preset: Preset, overrides: Overrides = None, as_json: AsJson = False) -
         typer.echo(json.dumps(plain(found), indent=2))
         return
     for table in tables(found):
-        _show(table)
+        show(table)
 
 
 def forget(
@@ -223,7 +223,7 @@ def ledger_show(run: Run, as_json: AsJson = False) -> None:
             typer.echo(json.dumps(events, indent=2))
             return
         for table in ledger_tables(ledger):
-            _show(table)
+            show(table)
         modules = len(ledger.live_modules())
     typer.echo(_left(modules))
 
@@ -257,11 +257,3 @@ def _left(modules: int) -> str:
     if modules:
         return f"{modules} modules are active."
     return "Service has ended: no module is left; run `fedforget repair` or `fedforget retrain`."
-
-
-def _show(table: Table) -> None:
-    from rich.console import Console
-
-    from fedforget.reporting import rich
-
-    Console().print(rich(table))
