@@ -19,7 +19,7 @@ from fedforget.config import ClientSpec, RoleConfig, RunConfig
 from fedforget.data import Example, client_examples, client_retain_examples
 from fedforget.errors import ModelError, TrainingError
 from fedforget.fisher import empirical_fisher
-from fedforget.models import Backbone, cached_backbone, load_backbone
+from fedforget.models import Backbone, cached_backbone, load_backbone, release_backbone
 from fedforget.objectives import objective
 from fedforget.protocol import Description
 from fedforget.seeds import derive_seed
@@ -82,7 +82,13 @@ class UnlearningClient(NumPyClient):
             examples = client_examples(self.config, self.spec)
             factors, figures = self._train(backbone, examples)
             trained = time.monotonic()
-            fisher = self._fisher(backbone, examples)
+            fingerprint = backbone.fingerprint
+            names = list(adapted_weights(backbone.model, self.config.lora))
+            if self._separate_reference and not self.config.model.hold_both:
+                # Two copies may not fit: the cache and this method hold the only references.
+                del backbone
+                release_backbone()
+            fisher = self._fisher(names, examples)
             summary = ClientSummary(
                 client_id=self.spec.id,
                 role=cast(Role, self.spec.role),
@@ -97,7 +103,7 @@ class UnlearningClient(NumPyClient):
             "train-seconds": trained - started,
             "fisher-seconds": time.monotonic() - trained,
             protocol.MANIFEST: manifest,
-            protocol.FINGERPRINT: backbone.fingerprint,
+            protocol.FINGERPRINT: fingerprint,
         }
         return buckets, len(examples), metrics
 
@@ -178,17 +184,23 @@ class UnlearningClient(NumPyClient):
         }
         return factors, figures
 
-    def _fisher(self, backbone: Backbone, examples: Sequence[Example]) -> dict[str, Tensor]:
+    @property
+    def _separate_reference(self) -> bool:
+        model = self.config.model
+        return model.fisher_precision not in {"same", model.precision}
+
+    def _fisher(self, names: Sequence[str], examples: Sequence[Example]) -> dict[str, Tensor]:
         """Take the Fisher diagonal at the pretrained weights, without the adapter, on the LM loss."""
         settings, model = self.config.fisher, self.config.model
-        names = list(adapted_weights(backbone.model, self.config.lora))
-        if model.fisher_precision in {"same", model.precision}:
-            reference = backbone
-        else:
+        if self._separate_reference:
             reference = load_backbone(model, self.config.seeds.model, precision=model.fisher_precision)
+        else:
+            reference = self._backbone()
         sequences = encode(reference.tokenizer, examples[: settings.num_sequences], settings.max_length)
         one_by_one = batches(sequences, pad_id(reference))
-        return empirical_fisher(reference.model, one_by_one, names, settings.num_sequences)
+        return empirical_fisher(
+            reference.model, one_by_one, names, settings.num_sequences, batch=settings.batch
+        )
 
     @torch.no_grad()
     def _loss(self, backbone: Backbone, examples: Sequence[Example]) -> tuple[float, int]:

@@ -227,6 +227,14 @@ def _rest(config: RunConfig) -> list[str]:
     problems += at_least("data.max_length", config.data.max_length, 2)
     problems += at_least("fisher.num_sequences", config.fisher.num_sequences, 1)
     problems += at_least("fisher.max_length", config.fisher.max_length, 2)
+    problems += at_least("fisher.batch", config.fisher.batch, 1)
+    own, other = config.model.precision, config.model.fisher_precision
+    reference = own if other == "same" else other
+    if config.fisher.batch > 1 and reference == "bf16":
+        problems.append(
+            "fisher.batch: a batch is told apart in fp32 alone, and the Fisher is taken at a bf16 copy; "
+            "set fisher.batch to 1, or model.fisher_precision to fp32"
+        )
     problems += at_least("evaluation.batch_size", evaluation.batch_size, 1)
     problems += at_least("evaluation.max_questions", evaluation.max_questions, 0)
     problems += at_least("evaluation.max_texts", evaluation.max_texts, 0)

@@ -33,6 +33,9 @@ class ModelConfig:
     revision: str | None = None
     precision: str = "fp32"  # fp32, bf16 or nf4 (bitsandbytes)
     fisher_precision: str = "same"  # same, fp32 or bf16: the reference copy that the Fisher is taken at
+    # Keep the training model while a separate reference copy is loaded, as the FIRM paper did: saves
+    # loading it again for the next client, and takes the memory of both.
+    hold_both: bool = False
     device: str = "auto"  # auto takes the GPU that Flower gave the client, else CUDA, MPS, CPU
     tiny: TinyModelConfig = field(default_factory=TinyModelConfig)
 
@@ -125,6 +128,9 @@ class FisherConfig:
 
     num_sequences: int = 20
     max_length: int = 512
+    # Sequences in one pass. Above 1 the result is equal up to rounding, not to the bit; only for fp32
+    # weights, and faster on a GPU alone.
+    batch: int = 1
 
 
 @dataclass

@@ -9,6 +9,7 @@ take the language-modelling loss here as well.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedforget.errors import DataError, ModelError, nearest
+from fedforget.fisher_batch import add_squares
 
 _IGNORED = -100
 
@@ -28,6 +30,7 @@ def empirical_fisher(
     num_sequences: int = 20,
     *,
     dtype: torch.dtype = torch.bfloat16,
+    batch: int = 1,
 ) -> dict[str, Tensor]:
     """Compute the empirical Fisher diagonal of a few weight tensors.
 
@@ -50,6 +53,10 @@ def empirical_fisher(
         Sequences in the mean.
     dtype : torch.dtype
         Of the result; squares are accumulated in fp32.
+    batch : int
+        Sequences in one pass. With 1, the result is that of a full backward pass per sequence, to
+        the bit. Above, it is so up to rounding, for fp32 weights of linear layers alone, and
+        faster on a GPU; see :mod:`fedforget.fisher_batch`.
 
     Returns
     -------
@@ -59,7 +66,8 @@ def empirical_fisher(
     Raises
     ------
     ModelError
-        A name that the model does not have, or a weight without a gradient (NF4, or unused).
+        A name that the model does not have, or a weight without a gradient (NF4, or unused); with
+        ``batch`` above 1, a weight that is not a linear layer's in fp32.
     DataError
         No sequences, a sequence without a target, or gradients that are not finite.
     """
@@ -68,14 +76,19 @@ def empirical_fisher(
         raise DataError(
             f"the Fisher diagonal over {num_sequences} sequences is not defined; take at least one"
         )
+    if batch < 1:
+        raise DataError(f"fisher.batch: {batch} sequences in one pass; take at least one")
     device = next(iter(weights.values())).device
     sums = {
         name: torch.zeros(weight.shape, dtype=torch.float32, device=device)
         for name, weight in weights.items()
     }
     with _only_differentiable(model, weights):
-        for number, sequence in enumerate(_cycle(batches, num_sequences)):
-            loss = _sequence_loss(model, sequence, number, device)
+        sequences = _with_targets(_cycle(batches, num_sequences))
+        while batch > 1 and (group := list(itertools.islice(sequences, batch))):
+            add_squares(model, weights, group, sums)
+        for sequence in sequences:
+            loss = _sequence_loss(model, sequence, device)
             gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
             for name, gradient in zip(weights, gradients, strict=True):
                 if gradient is None:
@@ -158,12 +171,18 @@ def _split(batch: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
         }
 
 
-def _sequence_loss(
-    model: nn.Module, sequence: Mapping[str, Tensor], number: int, device: torch.device
-) -> Tensor:
+def _with_targets(sequences: Iterable[dict[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
+    for number, sequence in enumerate(sequences):
+        # The first token is predicted from nothing.
+        if not bool((sequence["labels"][:, 1:] != _IGNORED).any()):
+            raise DataError(
+                f"sequence {number} has no target token, so its Fisher is not defined; leave it out"
+            )
+        yield sequence
+
+
+def _sequence_loss(model: nn.Module, sequence: Mapping[str, Tensor], device: torch.device) -> Tensor:
     targets = functional.pad(sequence["labels"], (0, 1), value=_IGNORED)[:, 1:].to(device)
-    if not bool((targets != _IGNORED).any()):
-        raise DataError(f"sequence {number} has no target token, so its Fisher is not defined; leave it out")
     inputs: dict[str, Any] = {name: sequence[name].to(device) for name in ("input_ids", "attention_mask")}
     logits: Tensor = model(**inputs, use_cache=False).logits
     return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=_IGNORED)

@@ -98,8 +98,9 @@ def federation(config: AnyConfig, cpus: int | None = None, gpus: int | None = No
 def memory_warning(config: AnyConfig, actors: int, available: int | None = None) -> str:
     """Return a sentence if the clients that run at once will probably not fit, else nothing.
 
-    The estimate counts one backbone per client that runs at once and one for the server, a second
-    copy where the Fisher is taken at another precision, and what the processes need themselves.
+    The estimate counts one backbone per client that runs at once and one for the server, and what
+    the processes need themselves. Where the Fisher is taken at another precision, a client's is the
+    larger of the two copies, or both with ``model.hold_both``.
     A backbone whose size cannot be told without a download is not estimated.
 
     Parameters
@@ -116,7 +117,8 @@ def memory_warning(config: AnyConfig, actors: int, available: int | None = None)
     model = config.model
     backbone = parameters * (_BYTES[model.precision] if isinstance(model, ModelConfig) else 4.0)
     if isinstance(model, ModelConfig) and model.fisher_precision not in {"same", model.precision}:
-        backbone += parameters * _BYTES[model.fisher_precision]
+        reference = parameters * _BYTES[model.fisher_precision]
+        backbone = backbone + reference if model.hold_both else max(backbone, reference)
     on_gpu = config.simulation.gpus_per_client > 0
     where = "GPU" if on_gpu else "RAM"
     overhead = 0 if on_gpu else _PROCESS

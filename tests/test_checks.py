@@ -25,6 +25,8 @@ CASES = [
     ("model.precision=fp8", "model.precision: 'fp8' is not one of fp32, bf16, nf4"),
     ("model.fisher_precision=nf4", "model.fisher_precision: 'nf4' is not one of same, fp32, bf16"),
     ("model.device=gpu", "model.device: 'gpu' is not one of"),
+    ("fisher.batch=2 model.fisher_precision=bf16", "fisher.batch: a batch is told apart in fp32 alone"),
+    ("fisher.batch=0", "fisher.batch"),
     ("model.precision=nf4", "model.fisher_precision: NF4 weights have no gradient"),
     ("lora.r=0", "lora.r: 0 is less than 1"),
     ("lora.alpha=0", "lora.alpha: 0.0 is not a positive number"),

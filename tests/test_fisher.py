@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -62,6 +63,61 @@ def test_equals_a_full_backward_pass_to_the_bit(tiny_backbone: Backbone) -> None
     for name in NAMES:
         assert torch.equal(found[name], expected[name])
         assert found[name].max() > 0
+
+
+def test_equals_a_full_backward_pass_of_a_bf16_model(tiny_backbone: Backbone) -> None:
+    model = copy.deepcopy(tiny_backbone.model).bfloat16()
+    found = fisher(model, [padded(SEQUENCES)], 3)
+    sums = {name: torch.zeros(()) for name in NAMES}
+    model.requires_grad_(True)
+    parameters = dict(model.named_parameters())
+    for ids in SEQUENCES[:3]:
+        model.zero_grad()
+        model(input_ids=ids, labels=ids).loss.backward()
+        sums = {name: sums[name] + parameters[name].grad.float() ** 2 for name in NAMES}
+    for name in NAMES:
+        assert torch.equal(found[name], sums[name] / 3)
+
+
+def test_only_the_selected_weights_are_differentiated(tiny_backbone: Backbone) -> None:
+    """Blocks below the lowest selected weight keep nothing for a backward pass."""
+    graphs: list[bool] = []
+    block = tiny_backbone.model.model.layers[0]
+    hook = block.register_forward_hook(
+        lambda _module, _inputs, output: graphs.append(
+            (output if isinstance(output, Tensor) else output[0]).requires_grad
+        )
+    )
+    try:
+        empirical_fisher(tiny_backbone.model, [padded(SEQUENCES)], NAMES[:1], 2)
+        empirical_fisher(tiny_backbone.model, [padded(SEQUENCES)], NAMES, 1)
+    finally:
+        hook.remove()
+    assert graphs == [False, False, True]
+
+
+@pytest.mark.parametrize("batch", [2, 3, 9])
+def test_a_batch_in_one_pass_is_equal_up_to_rounding(tiny_backbone: Backbone, batch: int) -> None:
+    labels = torch.where(padded(SEQUENCES)["attention_mask"] == 1, padded(SEQUENCES)["input_ids"], -100)
+    labels[:, :3] = -100
+    data = [{**padded(SEQUENCES), "labels": labels}]
+    alone = fisher(tiny_backbone.model, data, 7)
+    found = fisher(tiny_backbone.model, data, 7, batch=batch)
+    for name in NAMES:
+        assert float((found[name] - alone[name]).norm() / alone[name].norm()) < 1e-6
+        torch.testing.assert_close(found[name], alone[name], rtol=1e-5, atol=1e-6 * float(alone[name].max()))
+
+
+def test_what_a_batch_in_one_pass_cannot_be(tiny_backbone: Backbone) -> None:
+    def refused(model: Any, name: str, message: str, **options: Any) -> None:
+        with pytest.raises(ModelError, match=message):
+            empirical_fisher(model, [padded(SEQUENCES)], [name], 2, batch=2, **options)
+
+    refused(tiny_backbone.model, "model.norm.weight", "not a linear layer's own.*fisher.batch to 1")
+    refused(tiny_backbone.model, "model.embed_tokens.weight", "not a linear layer's own")
+    refused(copy.deepcopy(tiny_backbone.model).bfloat16(), NAMES[0], "is bfloat16.*in fp32 alone")
+    with pytest.raises(DataError, match=r"fisher\.batch: 0"):
+        fisher(tiny_backbone.model, [padded(SEQUENCES)], 2, batch=0)
 
 
 @pytest.mark.parametrize("left", [False, True])

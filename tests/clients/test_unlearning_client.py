@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 
 import numpy as np
 import pytest
@@ -12,10 +13,10 @@ from clients.unlearning import UnlearningClient, cpu_share
 from fedforget import protocol
 from fedforget.adapters import adapted_weights
 from fedforget.codecs import unpack
-from fedforget.config import ClientSpec, RunConfig, expand_clients
+from fedforget.config import ClientSpec, ModelConfig, RunConfig, expand_clients
 from fedforget.data import client_retain_examples
 from fedforget.errors import DataError, ModelError, TrainingError
-from fedforget.models import cached_backbone
+from fedforget.models import Backbone, cached_backbone, load_backbone, release_backbone
 from fedforget.summaries import ClientSummary, LoraFactors
 from fedforget.training import encode
 
@@ -84,6 +85,32 @@ def test_the_fisher_may_be_taken_at_another_precision(config: RunConfig) -> None
         a, b = fisher.float(), other.fisher[name].float()
         assert not torch.equal(a, b)
         assert float((a - b).norm() / a.norm()) < 0.1
+
+
+@pytest.mark.parametrize("hold_both", [False, True])
+@pytest.mark.parametrize("precision", ["fp32", "nf4"])
+def test_the_training_model_is_gone_when_the_reference_is_loaded(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch, precision: str, hold_both: bool
+) -> None:
+    config.model.precision, config.model.fisher_precision = precision, "bf16"
+    config.model.hold_both = hold_both
+    alive: dict[str, list[bool]] = {}
+    loaded: list[weakref.ref[torch.nn.Module]] = []
+
+    def load(cfg: ModelConfig, seed: int, *, precision: str | None = None) -> Backbone:
+        alive[precision or cfg.precision] = [one() is not None for one in loaded]
+        backbone = load_backbone(cfg, seed, precision=precision)
+        loaded.append(weakref.ref(backbone.model))
+        return backbone
+
+    release_backbone()
+    monkeypatch.setattr("fedforget.models.load_backbone", load)
+    monkeypatch.setattr("clients.unlearning.load_backbone", load)
+    _, metrics = sent(config, "retain-birds-0")
+    assert alive == {precision: [], "bf16": [hold_both]}
+    assert loaded[1]() is None
+    # The server compares the fingerprint of the model that was trained.
+    assert metrics[protocol.FINGERPRINT] == load_backbone(config.model, config.seeds.model).fingerprint
 
 
 def test_properties_describe_the_client(config: RunConfig) -> None:
