@@ -88,15 +88,41 @@ def empirical_fisher(
         while batch > 1 and (group := list(itertools.islice(sequences, batch))):
             add_squares(model, weights, group, sums)
         for sequence in sequences:
-            loss = _sequence_loss(model, sequence, device)
-            gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
-            for name, gradient in zip(weights, gradients, strict=True):
-                if gradient is None:
-                    raise ModelError(
-                        f"weight {name!r} takes no part in the model's output, so it has no Fisher"
-                    )
-                sums[name].add_(gradient.to(torch.float32).square())
+            missing = _add_squares(_sequence_loss(model, sequence, device), weights, sums)
+            if missing:
+                raise ModelError(
+                    f"weight {missing[0]!r} takes no part in the model's output, so it has no Fisher"
+                )
     return {name: _finished(name, total, num_sequences, dtype) for name, total in sums.items()}
+
+
+def _add_squares(loss: Tensor, weights: Mapping[str, nn.Parameter], sums: Mapping[str, Tensor]) -> list[str]:
+    """Add each weight's squared gradient to its sum; return the names of weights that got none.
+
+    A gradient is squared and let go of as soon as the backward pass has it whole: two never are in
+    memory at once, however many weights are selected.
+    """
+    missing = dict.fromkeys(weights)
+    shared: dict[Tensor, list[str]] = {}  # a tied weight has several names
+    for name, weight in weights.items():
+        shared.setdefault(weight, []).append(name)
+
+    def square(weight: Tensor) -> None:
+        gradient, weight.grad = weight.grad, None
+        assert gradient is not None  # the hook runs because there is one
+        for name in shared[weight]:
+            sums[name].add_(gradient.to(torch.float32).square())
+            missing.pop(name)
+
+    weights_once: list[Any] = list(shared)
+    hooks = [weight.register_post_accumulate_grad_hook(square) for weight in weights_once]
+    try:
+        if loss.requires_grad:
+            loss.backward()  # type: ignore[no-untyped-call]
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return list(missing)
 
 
 def _finished(name: str, total: Tensor, num_sequences: int, dtype: torch.dtype) -> Tensor:
@@ -126,16 +152,20 @@ def _select(model: nn.Module, names: Iterable[str]) -> dict[str, nn.Parameter]:
 @contextlib.contextmanager
 def _only_differentiable(model: nn.Module, weights: Mapping[str, nn.Parameter]) -> Iterator[None]:
     flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    gradients = [(weight, weight.grad) for weight in weights.values()]
     modes = [(module, module.training) for module in model.modules()]
     try:
         model.eval().requires_grad_(False)
         for weight in weights.values():
             weight.requires_grad_(True)
+            weight.grad = None
         with torch.enable_grad():
             yield
     finally:
         for parameter, flag in flags:
             parameter.requires_grad_(flag)
+        for weight, gradient in gradients:
+            weight.grad = gradient
         for module, mode in modes:
             module.training = mode
 

@@ -79,6 +79,15 @@ def test_equals_a_full_backward_pass_of_a_bf16_model(tiny_backbone: Backbone) ->
         assert torch.equal(found[name], sums[name] / 3)
 
 
+def test_a_tied_weight_has_one_fisher_under_both_names(tiny_backbone: Backbone) -> None:
+    model = copy.deepcopy(tiny_backbone.model)
+    model.lm_head.weight = model.model.embed_tokens.weight
+    names = ["model.embed_tokens.weight", "lm_head.weight"]
+    found = empirical_fisher(model, [padded(SEQUENCES)], names, 2)
+    assert torch.equal(found[names[0]], found[names[1]])
+    assert found[names[0]].max() > 0
+
+
 def test_only_the_selected_weights_are_differentiated(tiny_backbone: Backbone) -> None:
     """Blocks below the lowest selected weight keep nothing for a backward pass."""
     graphs: list[bool] = []
@@ -189,15 +198,21 @@ def test_squares_accumulate_in_fp32_on_a_bf16_model() -> None:
 def test_the_model_is_left_as_it_was(tiny_backbone: Backbone) -> None:
     model = tiny_backbone.model
     weight = dict(model.named_parameters())["model.norm.weight"].requires_grad_(True)
+    selected = dict(model.named_parameters())[NAMES[0]]
+    gradient = selected.grad = torch.ones_like(selected)
     model.train()
     flags = {name: p.requires_grad for name, p in model.named_parameters()}
     try:
         fisher(model, [padded(SEQUENCES)], 2)
         assert {name: p.requires_grad for name, p in model.named_parameters()} == flags
+        assert selected.grad is gradient
+        assert gradient.eq(1).all()
+        selected.grad = None
         assert all(p.grad is None for p in model.parameters())
         assert all(module.training for module in model.modules())
     finally:
         model.eval()
+        selected.grad = None
         weight.requires_grad_(False)
 
 
