@@ -43,10 +43,17 @@ class SequentialClient(NumPyClient):
         Token of the run.
     without : mapping of int to sequence of str or None
         The client's deleted records, by slice; None for a whole slice. They are not loaded.
+    data : str
+        A file or folder of the client's own; empty for its part of the configured data set.
     """
 
     def __init__(
-        self, config: SequentialRunConfig, client_id: str, run_id: str, without: words.Without
+        self,
+        config: SequentialRunConfig,
+        client_id: str,
+        run_id: str,
+        without: words.Without,
+        data: str = "",
     ) -> None:
         for name, what in ((client_id, "client id"), (run_id, "run id")):
             if not is_client_id(name):  # both become names of folders
@@ -54,6 +61,7 @@ class SequentialClient(NumPyClient):
         self.config = config
         self.client_id = client_id
         self.without = dict(without)
+        self.data = data
         self.cache = ModuleCache(home() / "modules" / run_id / client_id)
 
     def get_properties(self, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,7 +73,10 @@ class SequentialClient(NumPyClient):
             With ``embeddings`` true, each slice's mean embedding under the frozen backbone as well.
         """
         data = self._records(None)
-        found: dict[str, Any] = {words.DECLARED: words.slices_to_json(data.declared())}
+        found: dict[str, Any] = {
+            words.DECLARED: words.slices_to_json(data.declared()),
+            words.OWN: bool(self.data),
+        }
         if config.get(words.EMBEDDINGS):
             from fedforget.embeddings import slice_embeddings
 
@@ -131,6 +142,10 @@ class SequentialClient(NumPyClient):
             self.cache.directory.parent.rmdir()
 
     def _records(self, slices: set[int] | None) -> ClientRecords:
+        if self.data:
+            from fedforget.data.own_records import own_client
+
+            return own_client(self.config, self.client_id, self.data, slices=slices, without=self.without)
         return client_records(self.config, self.client_id, slices=slices, without=self.without)
 
     def _train(self, stack: ModuleStack, one: Work, data: ClientRecords) -> tuple[bytes, Done]:

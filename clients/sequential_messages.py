@@ -43,6 +43,11 @@ def describe(message: Message, context: Context) -> Message:
     config, _ = _request(message)
     partition = int(context.node_config.get("partition-id", -1))
     declared = str(context.node_config.get("client-id", ""))
+    if context.node_config.get("data") and not declared:
+        raise RunError(
+            f"node {context.node_id}: its node configuration gives data but no client-id; "
+            'start the SuperNode with --node-config \'client-id="..." data="/path"\''
+        )
     description = describe_sequential(config, partition, declared)
     return Message(
         RecordDict({protocol.INFO: ConfigRecord(dict(description.to_properties()))}), reply_to=message
@@ -92,7 +97,8 @@ def _client(message: Message, context: Context) -> Iterator[tuple[SequentialClie
     who = f"client {name!r}"
     try:
         without = words.without_from_json(str(record.get(words.WITHOUT, "{}")))
-        yield SequentialClient(config, name, str(record.get(words.RUN_ID, "")), without), record
+        data = str(context.node_config.get("data", ""))
+        yield SequentialClient(config, name, str(record.get(words.RUN_ID, "")), without, data), record
     except Exception as error:
         text = str(error)
         kind = "" if isinstance(error, FedForgetError) else f"{type(error).__name__}: "

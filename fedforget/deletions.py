@@ -10,7 +10,7 @@ from typing import Any
 
 from fedforget.data.corpora import load_corpus
 from fedforget.data.holdings import Holdings, holdings
-from fedforget.errors import DataError, nearest
+from fedforget.errors import DataError, RunError, nearest
 from fedforget.files import atomic_path
 from fedforget.runs import RunDirectory
 from fedforget.sequences.ledger import UNKNOWN, Deletion, Ledger, Outcome
@@ -118,9 +118,13 @@ def purge(run: RunDirectory, ledger: Ledger) -> int:
 
 
 def held(run: RunDirectory) -> Holdings:
-    """Return which records each client of a run holds, deleted ones included."""
+    """Return which records each client of a run holds, deleted ones included.
+
+    Clients with data of their own (:attr:`RunDirectory.own_data`) are not in it: only their nodes know.
+    """
     config = run.sequential
-    return holdings(config.data, load_corpus(config.data, config.seeds.data).federated, config.seeds.data)
+    found = holdings(config.data, load_corpus(config.data, config.seeds.data).federated, config.seeds.data)
+    return {name: slices for name, slices in found.items() if name not in run.own_data}
 
 
 def _request(line: str, where: str) -> Deletion:
@@ -172,6 +176,13 @@ def _unknown_records(run: RunDirectory, ledger: Ledger, requests: Iterable[Delet
     naming = [one for one in requests if one.records is not None]
     if not naming:
         return refused
+    own = run.own_data
+    for one in naming:
+        if one.client in own:
+            raise RunError(
+                f"{run.path}: client {one.client!r} has data of its own on its node, where record ids cannot "
+                "be checked; delete the slice or the client instead (nothing was changed)"
+            )
     data, left = held(run), len(ledger.live_modules())
     for one in naming:
         records = data.get(one.client, {}).get(one.slice_id if one.slice_id is not None else -1)

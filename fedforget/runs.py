@@ -109,6 +109,11 @@ class RunDirectory:
         return text
 
     @property
+    def own_data(self) -> list[str]:
+        """Clients of a FedSGT run with data of their own, on nodes that the server cannot read."""
+        return list(self.record.get("own_data", []))
+
+    @property
     def ledger(self) -> Path:
         """The ledger of a FedSGT run."""
         return self.path / "ledger.sqlite"

@@ -1,4 +1,4 @@
-"""The FedSGT commands that need no Flower: plan, forget, verify, evaluate, and the ledger's."""
+"""The FedSGT commands that need no Flower: plan, forget, evaluate, and the ledger's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ledger_app = typer.Typer(no_args_is_help=True, help="Look into a FedSGT run's le
 
 def register(app: typer.Typer) -> None:
     """Attach the commands to the ``fedforget`` command line."""
-    for command in (plan, forget, verify, evaluate):
+    for command in (plan, forget, evaluate):
         app.command()(command)
     app.add_typer(ledger_app, name="ledger")
 
@@ -94,7 +94,7 @@ def forget(
     from fedforget.deletions import forget as carry_out
     from fedforget.sequences.ledger import UNKNOWN
 
-    directory = _open(run)
+    directory = open_run(run)
     if requests is not None:
         if client or slice_id is not None or records or request:
             raise ConfigError(["--requests: give a file or one request by options, not both"])
@@ -119,53 +119,6 @@ def forget(
         raise typer.Exit(UNKNOWN_DATA)
 
 
-def verify(
-    run: Run,
-    prefix: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Groups of a prefix, e.g. 2,0,1; repeat for more. By default all that serve.",
-            show_default=False,
-        ),
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every active module, not only what serves.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Show bit for bit that what is served never saw deleted data: train it again without them.
-
-    Each prefix is retrained from scratch in this process, on data from which the deleted records and all
-    other groups are absent, and the hashes are compared. Ends with status 1 at any difference, naming the
-    first tensor. Hashes agree on one kind of machine: verify where the run was trained.
-    """
-    from fedforget.reporting.sequential_tables import prefix_name
-    from fedforget.sequential_runs import SequentialRun
-    from fedforget.verify import Verification, require, verify_run
-
-    _open(run)
-    if every and prefix:
-        raise ConfigError(["--all: covers every prefix; leave --prefix out"])
-    wanted = [_prefix(text) for text in prefix] if prefix else None
-    if every:
-        wanted = list(SequentialRun(run).ledger.live_modules())
-    results: list[Verification] = []
-
-    def tell(one: Verification) -> None:
-        results.append(one)
-        if not as_json:
-            said = "same bits" if one.ok else f"DIFFERS: {one.difference}"
-            typer.echo(f"{prefix_name(one.prefix)}  {one.stored[:16]}  {said}")
-
-    verify_run(run, wanted, on_result=tell)
-    same = sum(one.ok for one in results)
-    if as_json:
-        typer.echo(json.dumps([{**vars(one), "prefix": list(one.prefix)} for one in results], indent=2))
-    elif not results:
-        typer.echo("Nothing is in service, so there is nothing to verify.")
-    else:
-        typer.echo(f"{same} of {len(results)} modules came out as the same bits.")
-    require(results)
-
-
 def evaluate(
     run: Run,
     rule: Annotated[
@@ -181,7 +134,7 @@ def evaluate(
 
     if rule is not None and rule not in RULES:
         raise ConfigError([f"--rule: {rule!r} is not one of {', '.join(RULES)}{nearest(rule, RULES)}"])
-    found = measure(_open(run), rule)
+    found = measure(open_run(run), rule)
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
@@ -200,7 +153,7 @@ def ledger_check(run: Run) -> None:
     """
     from fedforget.sequences.ledger import Ledger
 
-    directory = _open(run)
+    directory = open_run(run)
     noted = _noted(directory)
     with Ledger(directory.ledger, read_only=True, verify=False) as ledger:
         ledger.check(noted)
@@ -216,7 +169,7 @@ def ledger_show(run: Run, as_json: AsJson = False) -> None:
     from fedforget.reporting.sequential_tables import ledger_tables
     from fedforget.sequences.ledger import Ledger
 
-    directory = _open(run)
+    directory = open_run(run)
     with Ledger(directory.ledger, read_only=True) as ledger:
         events = [vars(event) for event in ledger.history()]
         if as_json:
@@ -228,8 +181,14 @@ def ledger_show(run: Run, as_json: AsJson = False) -> None:
     typer.echo(_left(modules))
 
 
-def _open(run: Path) -> RunDirectory:
-    """Open a FedSGT run that has a ledger."""
+def open_run(run: Path) -> RunDirectory:
+    """Open a FedSGT run that has a ledger.
+
+    Raises
+    ------
+    RunError, ConfigError, LedgerError
+        The directory is no run, one of another kind, or has no ledger yet.
+    """
     from fedforget.runs import RunDirectory
 
     directory = RunDirectory(run)
@@ -244,13 +203,6 @@ def _noted(directory: RunDirectory) -> Head | None:
 
     noted = directory.record.get("ledger_head")
     return Head(int(noted["number"]), str(noted["sha256"])) if noted else None
-
-
-def _prefix(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(word) for word in text.replace(",", " ").split())
-    except ValueError:
-        raise ConfigError([f"--prefix: {text!r} is not a list of groups such as 2,0,1"]) from None
 
 
 def _left(modules: int) -> str:

@@ -34,6 +34,7 @@ KEEP = "keep"  # hashes that the client's cache may hold on to
 
 # Keys of the INFO record of a reply.
 DECLARED = "slices"
+OWN = "own-data"  # True: the slices are of files of the client's own, not of the configured data set
 RESULTS = "results"
 MISSING = "missing"  # hashes that the client does not have: nothing was trained, send them
 

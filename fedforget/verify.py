@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedforget.errors import FedForgetError, PlanError
+from fedforget.errors import FedForgetError, PlanError, RunError
 from fedforget.modules import PrefixModule, first_difference
+from fedforget.runs import RunDirectory
 from fedforget.sequential_config import SequentialRunConfig
 from fedforget.sequential_plan import Prefix, SequentialPlan
 from fedforget.sequential_reference import Without, train_sequences_locally
@@ -131,11 +132,17 @@ def verify_run(
     Raises
     ------
     RunError, LedgerError, ModelError
-        The run, its ledger or a module cannot be read.
+        The run, its ledger or a module cannot be read; or a client has data of its own on its node.
     PlanError
         A prefix that is not in service.
     """
     opened = SequentialRun(run)
+    own = RunDirectory(run).own_data
+    if own:
+        raise RunError(
+            f"{opened.path}: {', '.join(own)} have data of their own on their nodes, out of this machine's "
+            "reach; let the clients train instead: fedforget verify RUN --through-clients"
+        )
     served = [prefix for prefix in opened.ledger.served_prefixes() if prefix]
     return verify_prefixes(
         opened.config,

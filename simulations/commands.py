@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,14 +12,7 @@ from fedforget.errors import RunError
 if TYPE_CHECKING:  # it imports torch, which every other command would wait for
     from fedforget.runs import RunDirectory
 from simulations import sequential_commands
-
-
-class Backend(StrEnum):
-    """Where simulated clients run."""
-
-    RAY = "ray"
-    INLINE = "inline"
-
+from simulations.options import Backend, Where
 
 Preset = Annotated[str, typer.Argument(help="A preset's name (see `fedforget config list`) or a YAML file.")]
 Overrides = Annotated[
@@ -29,12 +21,6 @@ Overrides = Annotated[
 ]
 Out = Annotated[
     Path | None, typer.Option(help="The run's new directory; by default one in $FEDFORGET_HOME/runs.")
-]
-Where = Annotated[
-    Backend,
-    typer.Option(
-        help="ray: Flower's simulation, clients in parallel; inline: in this process, one after another."
-    ),
 ]
 
 

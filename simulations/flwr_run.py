@@ -55,7 +55,8 @@ def run_flower(
         Where to tell what is going on.
     action : str
         ``"carry on"``: train what is due in the FedSGT run in ``out``, by its own configuration;
-        ``preset`` and ``overrides`` are not used then.
+        ``"verify"``: let its clients train again what serves. ``preset`` and ``overrides`` are not
+        used then.
 
     Returns
     -------

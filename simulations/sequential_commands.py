@@ -1,35 +1,23 @@
-"""FedSGT's commands of this package: ``fedforget repair``, ``retrain``, ``requests`` and ``demo-exact``."""
+"""FedSGT's commands of this package: ``verify``, ``repair``, ``retrain``, ``requests`` and ``demo-exact``."""
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simulations import verify_command
+from simulations.options import Backend, Where
+from simulations.options import SequentialRun as Run
+
 if TYPE_CHECKING:  # it imports torch, which every other command would wait for
     from fedforget.runs import RunDirectory
 
 
-class Backend(StrEnum):
-    """Where simulated clients run."""
-
-    RAY = "ray"
-    INLINE = "inline"
-
-
-Run = Annotated[Path, typer.Argument(help="A FedSGT run's directory.", show_default=False)]
-Where = Annotated[
-    Backend,
-    typer.Option(
-        help="ray: Flower's simulation, clients in parallel; inline: in this process, one after another."
-    ),
-]
-
-
 def register(app: typer.Typer) -> None:
     """Attach the commands to the ``fedforget`` command line."""
+    app.command("verify")(verify_command.verify)
     app.command("repair")(repair)
     app.command("retrain")(retrain)
     app.command("requests")(requests)
@@ -50,7 +38,7 @@ def repair(
     interruption, it carries on.
     """
     from fedforget.runs import RunDirectory
-    from simulations.sequential_upkeep import due, prepare_repair
+    from simulations.sequential_upkeep import carry_on, due, prepare_repair
 
     directory = RunDirectory(run)
     repaired = prepare_repair(directory, groups)
@@ -59,7 +47,7 @@ def repair(
     if not due(directory):
         typer.echo("Nothing is to be trained.")
         return
-    typer.echo(_outcome(carry_on(directory, backend)))
+    typer.echo(_outcome(carry_on(directory, backend, say=typer.echo)))
 
 
 def retrain(
@@ -80,11 +68,11 @@ def retrain(
     deleted data cannot come back. Started again after an interruption, it carries on.
     """
     from fedforget.runs import RunDirectory
-    from simulations.sequential_upkeep import prepare_retrain
+    from simulations.sequential_upkeep import carry_on, prepare_retrain
 
     directory = RunDirectory(run)
     typer.echo(prepare_retrain(directory, groups, sequences))
-    typer.echo(_outcome(carry_on(directory, backend)))
+    typer.echo(_outcome(carry_on(directory, backend, say=typer.echo)))
 
 
 def requests(
@@ -132,30 +120,18 @@ def demo_exact(
     from rich.console import Console
 
     from fedforget.reporting import rich
-    from simulations.commands import Backend as Simulated
     from simulations.commands import run_preset
     from simulations.demo_exact import run_demo_exact
 
     console = Console()
     run_demo_exact(
-        lambda name, pairs, target: run_preset(name, pairs, target, Simulated(backend.value)),
+        lambda name, pairs, target: run_preset(name, pairs, target, backend),
         preset,
         overrides or [],
         out,
         show=lambda table: console.print(rich(table)),
         say=typer.echo,
     )
-
-
-def carry_on(run: RunDirectory, backend: Backend) -> RunDirectory:
-    """Train what is due in a run, with one of the backends."""
-    if backend is Backend.INLINE:
-        from simulations.inline import run_inline
-
-        return run_inline("", "", run.path, action="carry on")
-    from simulations.flwr_run import run_flower
-
-    return run_flower("", "", run.path, say=typer.echo, action="carry on")
 
 
 def _outcome(run: RunDirectory) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fedforget.deletions import note_head
 from fedforget.errors import LedgerError, RunError
 from fedforget.runs import RunDirectory
 from fedforget.sequences import Slice
 from fedforget.sequences.ledger import Ledger
 from fedforget.sequential_plan import Prefix, SequentialPlan, asks_clients, make_plan
+from simulations.options import Backend
 from strategies.sequential_setup import regrouped
 
 
@@ -47,12 +50,23 @@ def prepare_repair(run: RunDirectory, groups: str = "") -> list[int]:
 
 def repair_here(run: RunDirectory) -> list[int]:
     """Repair every deleted group that has data left, with the clients in this process; return which."""
-    from simulations.inline import run_inline
-
     groups = prepare_repair(run)
     if groups:
-        run_inline("", "", run.path, action="carry on")
+        carry_on(run, Backend.INLINE)
     return groups
+
+
+def carry_on(
+    run: RunDirectory, backend: Backend, action: str = "carry on", say: Callable[[str], None] = print
+) -> RunDirectory:
+    """Train what is due in a run with one of the backends, or take another action of the ServerApp's."""
+    if backend is Backend.INLINE:
+        from simulations.inline import run_inline
+
+        return run_inline("", "", run.path, action=action)
+    from simulations.flwr_run import run_flower
+
+    return run_flower("", "", run.path, say=say, action=action)
 
 
 def due(run: RunDirectory) -> list[Prefix]:

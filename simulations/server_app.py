@@ -22,7 +22,7 @@ from fedforget.runs import RunDirectory, default_path
 from fedforget.updates import load_update
 from simulations.paths import absolute, with_absolute_paths
 from simulations.processes import MARK
-from simulations.sequential import train_sequential
+from simulations.sequential import VERIFY, train_sequential, verify_sequential
 from strategies.firm import Firm
 
 if TYPE_CHECKING:
@@ -33,8 +33,15 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run what ``config`` names, with ``overrides``, and write it to ``out``."""
+    """Run what ``config`` names, with ``overrides``, and write it to ``out``.
+
+    With the action ``carry on`` or ``verify``, go on with the FedSGT run in ``out``, or verify it.
+    """
     settings = context.run_config
+    if settings.get("action") == VERIFY:
+        run = RunDirectory(absolute(str(settings.get("out") or "")))
+        verify_sequential(grid, run.sequential, run, 0.2)
+        return
     if settings.get("action"):
         carry_on(grid, str(settings.get("out") or ""))
         return

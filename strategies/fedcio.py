@@ -20,7 +20,6 @@ from fedforget.sequential_plan import SequentialPlan, clustered_plan
 from fedforget.sequential_training import common_seed
 from strategies.fedsgt import FedSGT
 from strategies.sequential_exchange import Exchange
-from strategies.sequential_roles import ask_slices
 from strategies.sequential_round import Snapshot
 from strategies.sequential_setup import Regroup, Setup
 from strategies.similarity import client_updates
@@ -76,10 +75,7 @@ class _Clusters(Setup):
         self._exchange, self._initial = exchange, initial
 
     def _first_plan(self) -> SequentialPlan:
-        slices, _ = ask_slices(
-            self._grid, self._clients, self._config, self._run_id, timeout=self._timeout, poll=self._poll
-        )
-        return self._clustered(slices, {})
+        return self._clustered(self._ask().slices, {})
 
     def _next_plan(self, ledger: Ledger, regroup: Regroup) -> SequentialPlan:
         if regroup.get("sequences") is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from logging import INFO
 
 import numpy as np
@@ -24,6 +25,15 @@ from strategies.dispatch import Task, dispatch, raise_failures
 from strategies.roles import check_compatible, describe, wait_for_nodes
 
 Embeddings = dict[tuple[str, int], NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What the clients declare: slices, their mean embeddings, and who has data of its own."""
+
+    slices: list[Slice]
+    embeddings: Embeddings
+    own_data: list[str]
 
 
 def discover_clients(
@@ -109,7 +119,7 @@ def ask_slices(
     embeddings: bool = False,
     timeout: float,
     poll: float = 0.2,
-) -> tuple[list[Slice], Embeddings]:
+) -> Declared:
     """Ask every client for its slices: numbers and sizes, and mean embeddings where they are wanted.
 
     Raises
@@ -119,6 +129,7 @@ def ask_slices(
     """
     slices: list[Slice] = []
     points: Embeddings = {}
+    own: list[str] = []
 
     def keep(name: str, reply: Message) -> None:
         info = reply.content.config_records.get(protocol.INFO, ConfigRecord())
@@ -129,6 +140,10 @@ def ask_slices(
             if lacking:
                 raise RunError(f"it sent no embedding of its slice {lacking[0]}")
             points.update({(name, item.slice_id): vectors[item.slice_id] for item in declared})
+        if not declared:
+            raise RunError("it has no records; give it data, or lower data.clients")
+        if info.get(words.OWN):
+            own.append(name)
         slices.extend(declared)
 
     text = to_yaml(config)
@@ -150,7 +165,7 @@ def ask_slices(
     ]
     failed = dispatch(grid, tasks, keep, timeout=timeout, poll=poll)
     raise_failures(failed, "asking the clients for their slices")
-    return sorted(slices), points
+    return Declared(sorted(slices), points, sorted(own))
 
 
 def request(

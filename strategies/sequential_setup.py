@@ -9,13 +9,14 @@ from logging import INFO
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
+from fedforget import sequential_protocol as words
 from fedforget.errors import PlanError
 from fedforget.runs import RunDirectory
 from fedforget.sequences import Slice
 from fedforget.sequences.ledger import Ledger
 from fedforget.sequential_config import SequentialRunConfig
 from fedforget.sequential_plan import SequentialPlan, grouping_objectives, make_plan
-from strategies.sequential_roles import Embeddings, ask_slices
+from strategies.sequential_roles import Declared, Embeddings, ask_slices
 from strategies.sequential_round import Snapshot
 
 Regroup = Mapping[str, int | None]
@@ -67,17 +68,10 @@ class Setup:
         return ledger, SequentialPlan.of(ledger.groups(), ledger.sequences())
 
     def _first_plan(self) -> SequentialPlan:
-        wanted = self._config.grouping.method == "barycentre"
-        slices, points = ask_slices(
-            self._grid,
-            self._clients,
-            self._config,
-            self._run_id,
-            embeddings=wanted,
-            timeout=self._timeout,
-            poll=self._poll,
-        )
-        return self._planned(self._config, slices, points) if wanted else make_plan(self._config, slices)
+        if self._config.grouping.method != "barycentre":
+            return make_plan(self._config, self._ask().slices)
+        found = self._ask(embeddings=True)
+        return self._planned(self._config, found.slices, found.embeddings)
 
     def _next_plan(self, ledger: Ledger, regroup: Regroup) -> SequentialPlan:
         config = regrouped(self._config, regroup)
@@ -87,17 +81,26 @@ class Setup:
         if config.grouping.method != "barycentre":
             return make_plan(config, slices)
         before = SequentialPlan.of(ledger.groups(), ledger.sequences())
-        _, points = ask_slices(
+        found = self._ask(Snapshot.of(ledger, before).without, embeddings=True)
+        return self._planned(config, slices, found.embeddings)
+
+    def _ask(
+        self, without: Mapping[str, words.Without] | None = None, *, embeddings: bool = False
+    ) -> Declared:
+        """Ask the clients for their slices, and put on record who has data of its own."""
+        found = ask_slices(
             self._grid,
             self._clients,
             self._config,
             self._run_id,
-            without=Snapshot.of(ledger, before).without,
-            embeddings=True,
+            without=without,
+            embeddings=embeddings,
             timeout=self._timeout,
             poll=self._poll,
         )
-        return self._planned(config, slices, points)
+        if found.own_data or self._run.own_data:
+            self._run.update(own_data=found.own_data)
+        return found
 
     def _planned(
         self, config: SequentialRunConfig, slices: list[Slice], points: Embeddings

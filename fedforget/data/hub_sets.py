@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedforget.errors import DataError, nearest
 from fedforget.sequential_config import RecordsConfig
 
-_READERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv"}
+READERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv"}
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ def load_tables(
     tables = []
     for split, rows in zip(splits, loaded, strict=True):
         ids = _ids(rows, cfg, split, path, test=split == splits[1])
-        classes = _classes(rows, label, names, f"{path}, split {split!r}")
-        tables.append(Table(ids, tuple(list(rows[column]) for column in inputs), classes))
+        labels = classes(rows, label, names, f"{path}, split {split!r}")
+        tables.append(Table(ids, tuple(list(rows[column]) for column in inputs), labels))
     return tables[0], tables[1], names
 
 
@@ -108,7 +108,7 @@ def _split(path: str, subset: str, split: str) -> Any:
     options: dict[str, Any]
     if folder.exists():
         files = _local_files(folder, subset, split)
-        source = _READERS[files[0].suffix]
+        source = READERS[files[0].suffix]
         options = {"data_files": {split: [str(file) for file in files]}}
     elif path.startswith((".", "/", "~")) or path.count("/") > 1 or not path:
         raise DataError(f"data.path: there is no directory {path!r}; give a local directory or a hub id")
@@ -137,7 +137,7 @@ def _local_files(folder: Path, subset: str, split: str) -> list[Path]:
     found = sorted(
         file
         for file in inside.rglob("*")
-        if file.suffix in _READERS and file.stem.split("-")[0] == split and file.is_file()
+        if file.suffix in READERS and file.stem.split("-")[0] == split and file.is_file()
     )
     if not found:
         raise DataError(f"data.path: {inside} holds no {split}.parquet, .json, .jsonl or .csv")
@@ -160,17 +160,24 @@ def _class_names(splits: Sequence[Any], label: str) -> tuple[str, ...]:
     return tuple(sorted(map(str, values)))
 
 
-def _classes(rows: Any, label: str, names: tuple[str, ...], where: str) -> NDArray[np.int64]:
+def classes(rows: Any, label: str, names: tuple[str, ...], where: str) -> NDArray[np.int64]:
+    """Return each row's class: its number, or its name's place among the classes' names.
+
+    Raises
+    ------
+    DataError
+        A row's label is neither; names the row.
+    """
     position = {name: i for i, name in enumerate(names)}
-    classes = []
+    numbers = []
     for i, value in enumerate(rows[label]):
         found = value if isinstance(value, int) else position.get(str(value), -1)
         if not 0 <= found < len(names):
             raise DataError(
                 f"{where}, row {i}: its label is {value!r}; every record needs one of {', '.join(names[:12])}"
             )
-        classes.append(found)
-    return np.asarray(classes, dtype=np.int64)
+        numbers.append(found)
+    return np.asarray(numbers, dtype=np.int64)
 
 
 def _ids(rows: Any, cfg: RecordsConfig, split: str, path: str, *, test: bool) -> tuple[str, ...]:

@@ -33,17 +33,24 @@ def image_corpus(cfg: RecordsConfig) -> Corpus:
     known = IMAGE_SETS[cfg.family]
     train, test, names = load_tables(cfg, known, (cfg.columns.image or known.inputs[0],))
     folder = Path(cfg.path).expanduser() if cfg.path else Path()
-    federated = Records.of(train.ids, _images(train, folder), train.labels)
+    federated = Records.of(train.ids, images(train, folder), train.labels)
     return Corpus(
         federated.subset(()),
         federated,
-        Records.of(test.ids, _images(test, folder), test.labels),
+        Records.of(test.ids, images(test, folder), test.labels),
         names,
         "image",
     )
 
 
-def _images(table: Table, folder: Path) -> Any:
+def images(table: Table, folder: Path) -> Any:
+    """Return a table's images: one array where they are of one size, else a tuple of arrays.
+
+    Raises
+    ------
+    DataError
+        An image cannot be read; names the record.
+    """
     arrays = [_image(value, folder, name) for name, value in zip(table.ids, table.columns[0], strict=True)]
     if len({array.shape for array in arrays}) == 1:
         return np.stack(arrays)

@@ -29,13 +29,20 @@ def text_corpus(cfg: RecordsConfig) -> Corpus:
     first = cfg.columns.text or known.inputs[0]
     second = cfg.columns.text_pair or (known.inputs[1] if len(known.inputs) > 1 else "")
     train, test, names = load_tables(cfg, known, (first, second) if second else (first,))
-    federated = Records.of(train.ids, _texts(train), train.labels)
+    federated = Records.of(train.ids, texts(train), train.labels)
     return Corpus(
-        federated.subset(()), federated, Records.of(test.ids, _texts(test), test.labels), names, "text"
+        federated.subset(()), federated, Records.of(test.ids, texts(test), test.labels), names, "text"
     )
 
 
-def _texts(table: Table) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
+def texts(table: Table) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
+    """Return a table's texts, or its pairs of texts.
+
+    Raises
+    ------
+    DataError
+        A record has none; names it.
+    """
     for column in table.columns:
         for name, value in zip(table.ids, column, strict=True):
             if not isinstance(value, str):

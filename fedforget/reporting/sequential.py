@@ -28,6 +28,8 @@ def content(run: RunDirectory) -> tuple[list[str], list[Table], list[tuple[str, 
         ]
     if served := metrics.get("served"):
         shown.append(tables.served_table(served))
+    if compared := (metrics.get("verification") or {}).get("modules"):
+        shown.append(tables.verification_table(metrics["verification"]["at"], compared))
     if trainings := record.get("trainings"):
         shown.append(tables.training_table(trainings))
     if grouping := record.get("grouping"):

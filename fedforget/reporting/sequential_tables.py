@@ -29,6 +29,16 @@ def served_table(served: Mapping[str, Any]) -> Table:
     return Table("Served after the last training", ["", "value"], rows)
 
 
+def verification_table(at: str, modules: Sequence[Mapping[str, Any]]) -> Table:
+    """Return what the clients trained again, when they were last asked to."""
+    rows = [
+        [prefix_name(one["prefix"]), one["stored"][:16], "yes" if one["ok"] else f"NO: {one['difference']}"]
+        for one in modules
+    ]
+    note = f"Trained again by the clients, without the deleted data, at {at}."
+    return Table("Verified through the clients", ["prefix", "hash", "same bits"], rows, [note])
+
+
 def training_table(trainings: Sequence[Mapping[str, Any]]) -> Table:
     """Return what each training cost: the first, those after repairs, those of new generations."""
     rows = [

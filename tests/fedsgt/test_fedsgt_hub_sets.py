@@ -13,6 +13,7 @@ from fedsgt_helpers import plan_of
 from fedforget import presets
 from fedforget.classifiers import load_classifier
 from fedforget.data.corpora import load_corpus
+from fedforget.data.own_records import own_records
 from fedforget.encoders import _tokenizer
 from fedforget.errors import DataError, ModelError
 from fedforget.sequential_config import ColumnsConfig, RecordsConfig, SequentialRunConfig
@@ -195,3 +196,13 @@ def test_text_has_a_stack_too(glue, roberta):
     head = {name for name in stack.initial([], 0) if name.startswith("classifier.")}
     parts = ("dense.weight", "dense.bias", "out_proj.weight", "out_proj.bias")
     assert head == {f"classifier.{part}" for part in parts}
+
+
+def test_a_client_brings_images_of_its_own(cifar: Path, vit: Path, tmp_path: Path) -> None:
+    features = Features({"id": Value("string"), "img": Image(), "label": Value("string")})
+    pixels = np.arange(3072, dtype=np.uint16).reshape(32, 32, 3).astype(np.uint8)
+    rows = {"id": ["b", "a"], "img": [pixels, 255 - pixels], "label": ["frog", "cat"]}
+    Dataset.from_dict(rows, features=features).to_parquet(str(tmp_path / "mine.parquet"))
+    found = own_records(small("fedsgt-cifar10", vit, cifar), tmp_path)
+    assert (found.ids, found.labels.tolist()) == (("a", "b"), [0, 2])
+    assert np.array_equal(found.inputs[1], pixels)
