@@ -12,6 +12,7 @@ from fedforget.errors import RunError
 if TYPE_CHECKING:  # it imports torch, which every other command would wait for
     from fedforget.runs import RunDirectory
 from simulations import sequential_commands
+from simulations.experiment import commands as experiment_commands
 from simulations.options import Backend, Where
 
 Preset = Annotated[str, typer.Argument(help="A preset's name (see `fedforget config list`) or a YAML file.")]
@@ -29,6 +30,7 @@ def register(app: typer.Typer) -> None:
     app.command("simulate")(simulate)
     app.command("demo")(demo)
     sequential_commands.register(app)
+    experiment_commands.register(app)
 
 
 def simulate(
