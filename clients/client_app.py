@@ -55,6 +55,12 @@ def train_sequential(message: Message, context: Context) -> Message:
     return sequential_messages.train(message, context)
 
 
+@app.train(sequential.ASCENT_TRAIN.partition(".")[2])
+def ascend(message: Message, context: Context) -> Message:
+    """Let one client unlearn by gradient ascent (approximate)."""
+    return sequential_messages.ascend(message, context)
+
+
 @app.query(sequential.RELEASE.partition(".")[2])
 def release(message: Message, context: Context) -> Message:
     """Drop what one client cached for a run (FedSGT)."""

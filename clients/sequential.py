@@ -23,7 +23,7 @@ from fedforget.modules import ModuleCache, PrefixModule
 from fedforget.protocol import Description
 from fedforget.sequential_config import SequentialRunConfig
 from fedforget.sequential_protocol import Done, Work
-from fedforget.sequential_training import train_locally
+from fedforget.sequential_training import LocalResult, train_locally
 from fedforget.stack import ModuleStack
 from fedforget.summaries import is_client_id
 
@@ -160,11 +160,7 @@ class SequentialClient(NumPyClient):
             init_seed=one.init_seed,
             seed=one.seed,
         )
-        module = PrefixModule(one.prefix, result.tensors)
-        figures = {"first-loss": result.first_loss, "last-loss": result.last_loss, "steps": result.steps}
-        return words.module_to_bytes(module.tensors), Done(
-            one.prefix, result.num_examples, module.sha256, figures
-        )
+        return packed(one, result)
 
     def _cached(self, sha256: str, prefix: tuple[int, ...]) -> PrefixModule:
         module = self.cache.get(sha256)
@@ -192,6 +188,15 @@ def describe_sequential(config: SequentialRunConfig, partition: int, client_id: 
         fingerprint = stack.classifier.fingerprint
     return Description(
         fingerprint=fingerprint, versions=protocol.installed(), partition=partition, client_id=client_id
+    )
+
+
+def packed(one: Work, result: LocalResult) -> tuple[bytes, Done]:
+    """Return a trained module for the wire, and what is reported of it."""
+    module = PrefixModule(one.prefix, result.tensors)
+    figures = {"first-loss": result.first_loss, "last-loss": result.last_loss, "steps": result.steps}
+    return words.module_to_bytes(module.tensors), Done(
+        one.prefix, result.num_examples, module.sha256, figures
     )
 
 

@@ -63,8 +63,21 @@ def slices(message: Message, context: Context) -> Message:
 
 def train(message: Message, context: Context) -> Message:
     """Train the client's share of a round; modules travel as raw bytes, one array each."""
+    from clients.sequential import SequentialClient
+
+    return _fit(message, context, SequentialClient)
+
+
+def ascend(message: Message, context: Context) -> Message:
+    """Unlearn by gradient ascent."""
+    from clients.ascent import AscentClient
+
+    return _fit(message, context, AscentClient)
+
+
+def _fit(message: Message, context: Context, make: type[SequentialClient]) -> Message:
     arrays = message.content.array_records.get(protocol.ARRAYS, ArrayRecord())
-    with _client(message, context) as (client, record):
+    with _client(message, context, make) as (client, record):
         modules = [np.frombuffer(array.data, np.uint8) for array in arrays.values()]
         buckets, count, metrics = client.fit(modules, dict(record))
     seconds = float(metrics.pop("train-seconds", 0.0))
@@ -85,7 +98,9 @@ def release(message: Message, context: Context) -> Message:
 
 
 @contextlib.contextmanager
-def _client(message: Message, context: Context) -> Iterator[tuple[SequentialClient, Mapping[str, Any]]]:
+def _client(
+    message: Message, context: Context, make: type[SequentialClient] | None = None
+) -> Iterator[tuple[SequentialClient, Mapping[str, Any]]]:
     """Make the client that a message is for, and name it in whatever is raised inside."""
     from clients.sequential import SequentialClient
 
@@ -98,7 +113,10 @@ def _client(message: Message, context: Context) -> Iterator[tuple[SequentialClie
     try:
         without = words.without_from_json(str(record.get(words.WITHOUT, "{}")))
         data = str(context.node_config.get("data", ""))
-        yield SequentialClient(config, name, str(record.get(words.RUN_ID, "")), without, data), record
+        yield (
+            (make or SequentialClient)(config, name, str(record.get(words.RUN_ID, "")), without, data),
+            record,
+        )
     except Exception as error:
         text = str(error)
         kind = "" if isinstance(error, FedForgetError) else f"{type(error).__name__}: "

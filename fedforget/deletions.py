@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedforget.approximate import drop_stale
 from fedforget.data.corpora import load_corpus
 from fedforget.data.holdings import Holdings, holdings
 from fedforget.errors import DataError, RunError, nearest
@@ -114,6 +115,7 @@ def purge(run: RunDirectory, ledger: Ledger) -> int:
     gone = [path for path in files if path.is_file()]
     for path in gone:
         path.unlink(missing_ok=True)
+    drop_stale(run.path, ledger, run.sequential.method)
     return len(gone)
 
 

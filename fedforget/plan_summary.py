@@ -23,7 +23,7 @@ from fedforget.sequences.theory import (
 )
 from fedforget.sequences.theory._inputs import EXACT_GROUPS
 from fedforget.sequential_config import SequentialRunConfig
-from fedforget.sequential_plan import SequentialPlan, grouping_objectives, make_plan
+from fedforget.sequential_plan import SequentialPlan, grouping_objectives, make_plan, reads_embeddings
 
 CLUSTERS, ROUNDS = 5, 10  # FedCIO's, and the rounds of FedAvg that the paper compares with
 
@@ -40,7 +40,7 @@ def local_plan(config: SequentialRunConfig) -> tuple[SequentialPlan, dict[str, f
     federated = load_corpus(config.data, config.seeds.data).federated
     data = [client_records(config, name, federated=federated) for name in client_names(config.data)]
     slices = [item for one in data for item in one.declared()]
-    if config.grouping.method != "barycentre":
+    if not reads_embeddings(config):
         return make_plan(config, slices), {}
     points: dict[tuple[str, int], Any] = {}
     with borrowed_stack(config) as stack:

@@ -154,7 +154,12 @@ def grouping_objectives(
 
 def asks_clients(config: SequentialRunConfig) -> bool:
     """Tell whether a plan takes more of the clients than the numbers and sizes of their slices."""
-    return config.method == "fedcio" or config.grouping.method == "barycentre"
+    return config.method == "fedcio" or reads_embeddings(config)
+
+
+def reads_embeddings(config: SequentialRunConfig) -> bool:
+    """Tell whether a plan takes the slices' embeddings."""
+    return config.method == "fedsgt" and config.grouping.method == "barycentre"
 
 
 def clustered_plan(clusters: Iterable[Iterable[str]], slices: Iterable[Slice]) -> SequentialPlan:

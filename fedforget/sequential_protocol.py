@@ -21,6 +21,7 @@ from fedforget.sequences import Slice
 
 SLICES = "query.slices"  # one logical client: which slices do you have, and their embeddings if asked for
 SEQUENTIAL = "train.sequential"  # one logical client: train all of this round's modules that need your data
+ASCENT_TRAIN = "train.ascent"  # one logical client: unlearn your latest deletions by gradient ascent
 RELEASE = "query.release"  # one logical client: drop the modules cached for this run
 
 # Keys of the CONFIG record of a request, beside those of ``fedforget.protocol``.
@@ -30,6 +31,7 @@ WITHOUT = "without"  # the client's deleted records, by slice
 EMBEDDINGS = "embeddings"  # True: send the slices' mean embeddings too
 WORK = "work"
 MODULES = "modules"  # hashes of the modules that come with the message, in the order of its arrays
+ASCENT = "ascent"  # JSON: the radius of the ball, and the records to forget by slice
 KEEP = "keep"  # hashes that the client's cache may hold on to
 
 # Keys of the INFO record of a reply.

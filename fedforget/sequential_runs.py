@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from fedforget import approximate
 from fedforget.classifiers import load_classifier
 from fedforget.errors import RunError
 from fedforget.files import read_json
@@ -12,7 +13,7 @@ from fedforget.modules import PrefixModule
 from fedforget.one_shot import averaged_chain
 from fedforget.presets import from_yaml_sequential
 from fedforget.sequences.ledger import Ledger
-from fedforget.sequential_config import SequentialRunConfig
+from fedforget.sequential_config import APPROXIMATE, SequentialRunConfig
 from fedforget.sequential_plan import Prefix, SequentialPlan
 from fedforget.serving import Predictor
 
@@ -75,6 +76,8 @@ class SequentialRun:
         """Return what serves now, by the configuration's rule or another."""
         serving, module = self.config.serving, self.config.module
         modules, sequences = self.modules(), self.ledger.sequences()
+        if self.config.method in APPROXIMATE and (made := approximate.load(self.path, self.ledger)):
+            modules[made.prefix] = made
         if modules and self.config.method == "fedcio" and self.config.clustering.aggregation == "parameters":
             chain = averaged_chain([modules[prefix] for prefix in sorted(modules)], module.kind)
             modules, sequences = {one.prefix: one for one in chain}, [chain[-1].prefix]

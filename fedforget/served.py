@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedforget.approximate import WHOLE, serving
 from fedforget.data.corpora import load_corpus
 from fedforget.runs import RunDirectory
 from fedforget.sequences.ledger import Ledger
@@ -25,7 +26,7 @@ def measure(run: RunDirectory, rule: str | None = None) -> dict[str, Any]:
     dict
         ``accuracy`` (None where service has ended), ``records`` it was measured on, ``rule``, live
         ``modules``, distinct served ``prefixes``, how many sequences are ``serving``, and the
-        ``generation``.
+        ``generation``; ``approximate`` names the method where what serves is not exact, else None.
     """
     config = run.sequential
     rule = rule or config.serving.rule
@@ -40,10 +41,12 @@ def measure(run: RunDirectory, rule: str | None = None) -> dict[str, Any]:
 def state(run: RunDirectory) -> dict[str, Any]:
     """Return what is live: see :func:`measure`, and the ``deleted`` groups."""
     with Ledger(run.ledger, read_only=True, verify=False) as ledger:
-        every = [prefix for prefix in ledger.served_prefixes() if prefix]
+        made = serving(run.path, ledger)
+        every = [WHOLE] if made else [prefix for prefix in ledger.served_prefixes() if prefix]
         served = list(dict.fromkeys(every))
         return {
-            "modules": len(ledger.live_modules()),
+            "modules": len(ledger.live_modules()) + bool(made),
+            "approximate": made.get("method"),
             "prefixes": [list(prefix) for prefix in served],
             "serving": len(every),
             "generation": ledger.generation(),

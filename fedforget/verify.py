@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedforget.approximate import serving
 from fedforget.errors import FedForgetError, PlanError, RunError
 from fedforget.modules import PrefixModule, first_difference
 from fedforget.runs import RunDirectory
+from fedforget.sequences.ledger import Ledger
 from fedforget.sequential_config import SequentialRunConfig
 from fedforget.sequential_plan import Prefix, SequentialPlan
 from fedforget.sequential_reference import Without, train_sequences_locally
@@ -135,8 +137,11 @@ def verify_run(
         The run, its ledger or a module cannot be read; or a client has data of its own on its node.
     PlanError
         A prefix that is not in service.
+    VerificationError
+        What serves was made by an approximate method.
     """
     opened = SequentialRun(run)
+    refuse_approximate(opened.path, opened.ledger)
     own = RunDirectory(run).own_data
     if own:
         raise RunError(
@@ -152,6 +157,22 @@ def verify_run(
         without=opened.without(),
         on_result=on_result,
     )
+
+
+def refuse_approximate(path: Path, ledger: Ledger) -> None:
+    """Raise where what serves is no one training's result, and so cannot be trained again.
+
+    Raises
+    ------
+    VerificationError
+        It was made by an approximate method.
+    """
+    made = serving(path, ledger)
+    if made:
+        raise VerificationError(
+            f"{path}: what serves was made by {made['method']}, which is approximate and cannot be verified: "
+            "it may depend on deleted data; `fedforget retrain` trains what can be"
+        )
 
 
 def require(results: Iterable[Verification]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedforget import approximate
 from fedforget.data.records import Records
 from fedforget.deletions import forget
 from fedforget.errors import RunError
@@ -94,6 +95,7 @@ class FederatedMethod:
         self._predictor = None
 
     def _train(self) -> None:
+        self._predictor = None
         with self._measured() as grid:
             train_sequential(grid, self.config, self.run, poll=0.0, measured=False)
         self.run.update(status="completed", error=None)
@@ -150,7 +152,26 @@ class FedRetrainMethod(FederatedMethod):
         return True
 
 
-ADAPTERS: dict[str, type[FederatedMethod]] = {"FedAvg": FedAvgMethod, "FedRetrain": FedRetrainMethod}
+class ApproximateMethod(FederatedMethod):
+    """FedEraser and gradient ascent: ``recover`` unlearns, and what serves then is not exact."""
+
+    exact = False
+
+    def recover(self) -> bool:
+        """Unlearn the last requests; nothing where no client is left that the method could work with."""
+        with Ledger(self.run.ledger, read_only=True, verify=False) as ledger:
+            named = approximate.hit(self.run.path, ledger, self.config.method)
+            if not approximate.retained(ledger, named):
+                return False
+        return super().recover()
+
+
+ADAPTERS: dict[str, type[FederatedMethod]] = {
+    "FedAvg": FedAvgMethod,
+    "FedRetrain": FedRetrainMethod,
+    "FedEraser": ApproximateMethod,
+    "GradientAscent": ApproximateMethod,
+}
 """Methods that recover in their own way; :class:`FederatedMethod` serves the others."""
 
 

@@ -151,6 +151,8 @@ METHODS: dict[str, str] = {
     "FedAvg": "fedavg",
     "FedRetrain": "fedretrain",
     "FedCIO": "fedcio",
+    "FedEraser": "federaser",
+    "GradientAscent": "gradient_ascent",
     "SISA": "fedsgt",
     "S3T": "fedsgt",
 }

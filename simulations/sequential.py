@@ -54,6 +54,9 @@ def train_sequential(
         del server_round, arrays
         found = measure(run)
         run.update_metrics(kind=config.kind, served=found)
+        if found["accuracy"] is None:
+            log(INFO, "nothing serves: a deletion came meanwhile")
+            return None
         log(INFO, "served: accuracy %.3f of %d test records, %d modules live",
             found["accuracy"], found["records"], found["modules"])  # fmt: skip
         return MetricRecord({"accuracy": found["accuracy"], "modules": found["modules"]})

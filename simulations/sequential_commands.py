@@ -138,4 +138,6 @@ def _outcome(run: RunDirectory) -> str:
     served = run.metrics.get("served", {})
     accuracy = served.get("accuracy")
     shown = "service has ended" if accuracy is None else f"accuracy {accuracy:.4f}"
+    if served.get("approximate"):
+        shown += f" (made by {served['approximate']}, approximate: it may depend on deleted data)"
     return f"{shown}, {served.get('modules', 0)} modules active; run: {run.path}"

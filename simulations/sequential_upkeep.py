@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fedforget import approximate
 from fedforget.deletions import note_head
 from fedforget.errors import LedgerError, RunError
 from fedforget.runs import RunDirectory
 from fedforget.sequences import Slice
 from fedforget.sequences.ledger import Ledger
+from fedforget.sequential_config import SequentialRunConfig
 from fedforget.sequential_plan import Prefix, SequentialPlan, asks_clients, make_plan
 from simulations.options import Backend
 from strategies.sequential_setup import regrouped
@@ -73,7 +75,9 @@ def due(run: RunDirectory) -> list[Prefix]:
     """Return the modules that could be active and are not."""
     with _ledger(run) as ledger:
         plan = SequentialPlan.of(ledger.groups(), ledger.sequences())
-        live = ledger.live_modules()
+        live = set(ledger.live_modules())
+        if approximate.serving(run.path, ledger):
+            live.add(approximate.WHOLE)
         return [prefix for prefix in plan.tree.live(ledger.deleted_groups()) if prefix not in live]
 
 
@@ -85,6 +89,7 @@ def prepare_retrain(run: RunDirectory, groups: int | None, sequences: int | None
     str
         What will be done, in a sentence.
     """
+    _check_options(run.sequential, groups, sequences)
     pending = run.record.get("regroup")
     with _ledger(run) as ledger:
         generation = ledger.generation()
@@ -106,6 +111,14 @@ def prepare_retrain(run: RunDirectory, groups: int | None, sequences: int | None
     run.update(regroup=request)
     records = sum(item.size for item in slices)
     return f"generation {generation + 1}: {len(slices)} slices with {records} records are grouped anew"
+
+
+def _check_options(config: SequentialRunConfig, groups: int | None, sequences: int | None) -> None:
+    if config.method == "fedsgt":
+        return
+    if sequences is not None or (groups is not None and config.method != "fedcio"):
+        option = "sequences" if sequences is not None else "groups"
+        raise RunError(f"--{option}: {config.method} has no {option} to choose; leave it out")
 
 
 def _numbers(request: dict[str, int | None]) -> str:

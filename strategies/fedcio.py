@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedforget import sequential_protocol as words
 from fedforget.clustering import cluster_clients
-from fedforget.errors import PlanError, RunError
+from fedforget.errors import PlanError
 from fedforget.sequences import Slice
 from fedforget.sequences.ledger import Ledger
 from fedforget.sequential_plan import SequentialPlan, clustered_plan
@@ -78,8 +78,6 @@ class _Clusters(Setup):
         return self._clustered(self._ask().slices, {})
 
     def _next_plan(self, ledger: Ledger, regroup: Regroup) -> SequentialPlan:
-        if regroup.get("sequences") is not None:
-            raise RunError("fedcio has no sequences to choose; leave --sequences out")
         slices = [Slice(*item) for item in ledger.remaining_slices()]
         if not slices:
             raise PlanError("no data is left in this run; there is nothing to retrain on")

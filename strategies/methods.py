@@ -5,14 +5,18 @@ from __future__ import annotations
 from fedforget.errors import ConfigError
 from strategies.fedavg import FedAvg
 from strategies.fedcio import FedCIO
+from strategies.federaser import FedEraser
 from strategies.fedretrain import FedRetrain
 from strategies.fedsgt import FedSGT
+from strategies.gradient_ascent import GradientAscent
 
 STRATEGIES: dict[str, type[FedSGT]] = {
     "fedsgt": FedSGT,
     "fedavg": FedAvg,
     "fedretrain": FedRetrain,
     "fedcio": FedCIO,
+    "federaser": FedEraser,
+    "gradient_ascent": GradientAscent,
 }
 
 

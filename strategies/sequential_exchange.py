@@ -28,7 +28,7 @@ class Exchange:
     spool : ResultSpool
     outbox : Outbox
     text : str
-        The run's configuration.
+        The configuration that clients are sent; may be set anew between rounds.
     run_id : str
     poll : float
         Seconds between two rounds of asking for replies.
@@ -52,9 +52,11 @@ class Exchange:
             "rounds": 0, "participations": 0, "messages": 0,
             "bytes_sent": 0, "bytes_received": 0, "client_seconds": 0.0
         }  # fmt: skip
-        self._text, self._run_id, self._poll = text, run_id, poll
+        self.text, self._run_id, self._poll = text, run_id, poll
         self._without: Mapping[str, words.Without] = {}
         self._keep = "[]"
+        self._kind = words.SEQUENTIAL
+        self._further: Mapping[str, Mapping[str, str]] = {}
         self._messages: dict[str, Message] = {}
         self._lacking: dict[str, list[str]] = {}
 
@@ -62,7 +64,14 @@ class Exchange:
         """Forget the round before."""
         self.asked, self._messages = {}, {}
 
-    def ask(self, requests: Iterable[Request], without: Mapping[str, words.Without], keep: str) -> None:
+    def ask(
+        self,
+        requests: Iterable[Request],
+        without: Mapping[str, words.Without],
+        keep: str,
+        kind: str = words.SEQUENTIAL,
+        further: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
         """Prepare a round: one message per client with all the requests that the spool does not hold.
 
         Parameters
@@ -71,8 +80,13 @@ class Exchange:
         without : mapping of client id to deleted records by slice
         keep : str
             JSON list of the hashes that clients may keep in their caches.
+        kind : str
+            The type of the messages.
+        further : mapping of client id to (mapping of str to str), optional
+            What a client's message says beyond that.
         """
         self.clear()
+        self._kind, self._further = kind, further or {}
         self._without, self._keep = without, keep
         for one in requests:
             if not self.spool.holds(one):
@@ -135,6 +149,8 @@ class Exchange:
         without: Mapping[str, words.Without],
         keep: str,
         timeout: float,
+        kind: str = words.SEQUENTIAL,
+        further: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
         """Go through a whole round: ask, send, keep every result, and check that none is missing.
 
@@ -143,7 +159,7 @@ class Exchange:
         RunError
             As :meth:`collect` and :meth:`complete`.
         """
-        self.ask(requests, without, keep)
+        self.ask(requests, without, keep, kind, further)
         self.messages()
         self.collect(grid, timeout)
         self.complete([], requests)
@@ -151,7 +167,7 @@ class Exchange:
     def release(self, grid: Grid, timeout: float) -> None:
         """Let the clients drop their caches; a client that does not answer keeps files, no more."""
         tasks = [
-            Task(name, request(node, words.RELEASE, "release", self._text, name, self._run_id, {}, {}))
+            Task(name, request(node, words.RELEASE, "release", self.text, name, self._run_id, {}, {}))
             for name, node in self.clients.items()
         ]
         failed = dispatch(grid, tasks, lambda *_: None, timeout=timeout, poll=self._poll)
@@ -166,9 +182,9 @@ class Exchange:
         slices = {i for one in asked for i in one.work.slices}
         message = request(
             self.clients[name],
-            words.SEQUENTIAL,
+            self._kind,
             "train",
-            self._text,
+            self.text,
             name,
             self._run_id,
             {i: gone for i, gone in without.items() if i in slices},
@@ -176,6 +192,7 @@ class Exchange:
                 words.WORK: words.work_to_json(one.work for one in asked),
                 words.MODULES: json.dumps(modules),
                 words.KEEP: self._keep,
+                **self._further.get(name, {}),
             },
         )
         self.traffic["messages"] += 1

@@ -15,7 +15,7 @@ from fedforget.runs import RunDirectory
 from fedforget.sequences import Slice
 from fedforget.sequences.ledger import Ledger
 from fedforget.sequential_config import SequentialRunConfig
-from fedforget.sequential_plan import SequentialPlan, grouping_objectives, make_plan
+from fedforget.sequential_plan import SequentialPlan, grouping_objectives, make_plan, reads_embeddings
 from strategies.sequential_roles import Declared, Embeddings, ask_slices
 from strategies.sequential_round import Snapshot
 
@@ -68,7 +68,7 @@ class Setup:
         return ledger, SequentialPlan.of(ledger.groups(), ledger.sequences())
 
     def _first_plan(self) -> SequentialPlan:
-        if self._config.grouping.method != "barycentre":
+        if not reads_embeddings(self._config):
             return make_plan(self._config, self._ask().slices)
         found = self._ask(embeddings=True)
         return self._planned(self._config, found.slices, found.embeddings)
@@ -78,7 +78,7 @@ class Setup:
         slices = [Slice(*item) for item in ledger.remaining_slices()]
         if not slices:
             raise PlanError("no data is left in this run; there is nothing to retrain on")
-        if config.grouping.method != "barycentre":
+        if not reads_embeddings(config):
             return make_plan(config, slices)
         before = SequentialPlan.of(ledger.groups(), ledger.sequences())
         found = self._ask(Snapshot.of(ledger, before).without, embeddings=True)

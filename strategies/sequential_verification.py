@@ -19,7 +19,7 @@ from fedforget.runs import RunDirectory
 from fedforget.sequences.ledger import Deletion, Ledger
 from fedforget.sequential_config import SequentialRunConfig
 from fedforget.sequential_plan import Prefix
-from fedforget.verify import Verification
+from fedforget.verify import Verification, refuse_approximate
 from strategies.fedsgt import FedSGT, Shapes
 
 
@@ -57,8 +57,11 @@ def verify_through_clients(
         A prefix that is not in service.
     RunError
         A client is missing, failed, or holds other records than the ledger says.
+    VerificationError
+        What serves was made by an approximate method.
     """
     with Ledger(run.ledger, read_only=True) as ledger:
+        refuse_approximate(run.path, ledger)
         live = ledger.live_modules()
         served = [prefix for prefix in dict.fromkeys(ledger.served_prefixes()) if prefix]
         wanted = served if prefixes is None else list(dict.fromkeys(map(tuple, prefixes)))
