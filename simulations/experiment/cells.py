@@ -13,14 +13,18 @@ from typing import Any
 
 import yaml
 
+from fedforget.borrowing import borrowed_stack
 from fedforget.data.corpora import load_corpus
 from fedforget.data.holdings import holdings
+from fedforget.data.records import Records
 from fedforget.deletions import read_requests, write_requests
 from fedforget.errors import RunError
 from fedforget.files import read_json, write_json
 from fedforget.plan_summary import local_plan
 from fedforget.presets import from_yaml_sequential, to_yaml
+from fedforget.reproducible import deterministic
 from fedforget.runs import git_state, versions
+from fedforget.sequential_config import SequentialRunConfig
 from simulations.experiment.course import Course, Pace
 from simulations.experiment.matching import Match
 from simulations.experiment.predicted import predicted
@@ -135,6 +139,7 @@ def run_cell(cell: Cell, out: Path, say: Callable[[str], None] = lambda _: None)
             "sha256": hashlib.sha256(requests.read_bytes()).hexdigest(),
             "kind": config.requests.kind,
         },
+        "public": public_accuracy(config, corpus.test),
         "predicted": predicted(cell.method, config),
         **found,
         "seconds": time.monotonic() - started,
@@ -159,6 +164,13 @@ def stream_of(cell: Cell, out: Path) -> Path:
     if not path.is_file() or read_requests(path) != drawn:
         write_requests(path, drawn)
     return path
+
+
+def public_accuracy(config: SequentialRunConfig, test: Records) -> float:
+    """Return the accuracy of the frozen classifier alone, which saw public records and no client's."""
+    with borrowed_stack(config) as stack, deterministic(config.training.threads):
+        predictions = stack.logits(test.inputs).argmax(dim=-1).cpu().numpy()
+    return float((predictions == test.labels).mean())
 
 
 def load_results(out: Path) -> list[dict[str, Any]]:

@@ -66,7 +66,7 @@ def exact(
             min=1, help="Membership, and methods that recover, are measured every so many requests."
         ),
     ] = 5,
-    horizon: Annotated[int, typer.Option(min=1, help="Requests after which methods that recover stop.")] = 30,
+    horizon: Annotated[int, typer.Option(min=1, help="Requests after which methods that recover stop.")] = 20,
     workers: Annotated[
         int,
         typer.Option(

@@ -39,7 +39,7 @@ class Pace:
     """
 
     every: int = 5
-    horizon: int = 30
+    horizon: int = 20
     verify: bool = True
 
 

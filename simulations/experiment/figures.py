@@ -18,7 +18,7 @@ from simulations.experiment.summaries import Result
 FIGURES: Mapping[str, tuple[str, Callable[[Sequence[Result]], list[Panel]]]] = {
     "accuracy": (
         "Test accuracy after every request, until service ends. Thin: single seeds; bold: their mean where "
-        "all of them serve. Methods that recover are measured after recoveries alone.",
+        "all of them serve; dotted: the public model alone. Methods that recover are then measured.",
         of.accuracy_panels,
     ),
     "remaining": (
@@ -92,6 +92,8 @@ def _panel(axes: Axes, panel: Panel, colours: Mapping[str, str]) -> None:
             axes.plot(line.x, line.y, color=colour, label=label, **_STYLES[line.style])
     if panel.mark is not None:
         axes.axvline(panel.mark, color="grey", linewidth=0.8, linestyle=":")
+    if panel.level is not None:
+        axes.axhline(panel.level, color="grey", linewidth=0.8, linestyle=":")
     if panel.rows:
         axes.set_yticks(range(len(panel.rows)), panel.rows, fontsize=8)
         axes.invert_yaxis()

@@ -41,7 +41,11 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes. ``rows`` names the values of y where they are names; ``mark`` is a line across x."""
+    """One pair of axes.
+
+    ``rows`` names the values of y where they are names; ``mark`` and ``level`` are dotted lines at a value
+    of x and of y.
+    """
 
     title: str
     x: str
@@ -49,10 +53,11 @@ class Panel:
     lines: list[Line]
     rows: list[str] = field(default_factory=list)
     mark: float | None = None
+    level: float | None = None
 
 
 def accuracy_panels(results: Sequence[Result]) -> list[Panel]:
-    """Accuracy after every request: each seed thin, and the mean while every seed serves."""
+    """Accuracy after every request, by seed and on average while every seed serves; the public model's."""
     panels = []
     for setting in say.settings(results):
         lines = []
@@ -61,7 +66,9 @@ def accuracy_panels(results: Sequence[Result]) -> list[Panel]:
             curves = [_curve(one) for one in own]
             lines += [Line("", method, *curve, style="seed") for curve in curves]
             lines.append(Line(method, method, *_mean_curve(curves)))
-        panels.append(Panel(setting, "requests", "test accuracy", lines))
+        levels = say.mean(one["public"] for one in say.of(results, setting))
+        level = levels.value if levels else None
+        panels.append(Panel(setting, "requests", "test accuracy", lines, level=level))
     return panels
 
 

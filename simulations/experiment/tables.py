@@ -17,7 +17,8 @@ FEDAVG = "FedAvg"
 
 def outcome_table(results: Sequence[Result], setting: str) -> Table:
     """Accuracy, service life and recovery of every method in one setting."""
-    rows = []
+    public = say.mean(one["public"] for one in say.of(results, setting, FEDSGT))
+    rows = [["public model", "-", _text(public), *["-"] * 5]] if public else []
     for method in say.methods(say.of(results, setting)):
         own = say.of(results, setting, method)
         first = own[0]
@@ -51,7 +52,8 @@ def outcome_table(results: Sequence[Result], setting: str) -> Table:
     notes = [
         "Service life: the number of the request after which nothing served without retraining. Approximate "
         "methods have none: what they serve may depend on the deleted data. Expected: by theory, for FedCIO "
-        "with clusters of equal size. (last): of what served before service ended. Mean over seeds ± half "
+        "with clusters of equal size. Public model: the frozen classifier, without anything that clients "
+        "trained. (last): of what served before service ended. Mean over seeds ± half "
         "width of the 95 % t-interval."
     ]
     return Table(f"{setting}: accuracy and service", columns, rows, notes)
