@@ -129,7 +129,7 @@ class FisherConfig:
     num_sequences: int = 20
     max_length: int = 512
     # Sequences in one pass. Above 1 the result is equal up to rounding, not to the bit; only for fp32
-    # weights, and faster on a GPU alone.
+    # weights, and meant for GPUs: on a CPU it is slower (docs/fisher.md).
     batch: int = 1
 
 
