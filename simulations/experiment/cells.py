@@ -97,7 +97,11 @@ def finished(cell: Cell, out: Path) -> bool:
     for name in ("config", "stream"):
         text = yaml.safe_dump(stored.get(name, {}))
         stored[name] = yaml.safe_load(to_yaml(from_yaml_sequential(text, source=str(path))))
-    changed = _difference(stored, cell.asked())
+    asked = cell.asked()
+    pace = stored["pace"] = {"recover": True, **stored.get("pace", {})}
+    for name in ("verify", "recover"):  # what was measured beyond what is asked for does no harm
+        pace[name] = pace.get(name) and asked["pace"][name]
+    changed = _difference(stored, asked)
     if changed:
         raise RunError(
             f"{path}: was made with another configuration ({changed}); choose another --out, or give --again "

@@ -36,11 +36,14 @@ class Pace:
         Requests after which a method that recovers stops: it would go on for ever.
     verify : bool
         Retrain, at the first of those points, the longest prefix that serves, and compare bits.
+    recover : bool
+        Let the method recover once service has ended, and measure it.
     """
 
     every: int = 5
     horizon: int = 20
     verify: bool = True
+    recover: bool = True
 
 
 class Course:
@@ -102,8 +105,10 @@ class Course:
                 continue
             self._row(number, seconds)
             if not alive:
-                life, recovery = number, self._recover()
-                recovery["accuracy"] = self._accuracy()
+                life = number
+                if pace.recover:
+                    recovery = self._recover()
+                    recovery["accuracy"] = self._accuracy()
                 break
             if point:
                 self._member(number, before, held_out)

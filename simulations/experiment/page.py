@@ -22,7 +22,8 @@ INTRODUCTION = """\
 Methods were sent one stream of deletion requests per setting and seed, each naming {records} records of one \
 slice ({kind}). A seed sets everything that is drawn: partition, groups, training, requests. What is \
 exact serves nothing that depends on a deleted record; what is approximate is listed beside and says so. \
-Everything below is made of the stored results of the cells by the command, prose included.
+The comments of the presets say how they were set. Everything below is made of the cells' stored results by \
+the command, prose included.
 """
 
 

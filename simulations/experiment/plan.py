@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fedforget import presets
@@ -102,6 +103,8 @@ def cells_of(
         raise ConfigError([f"--ablation: is of {FEDSGT} alone; leave --methods out"])
     if values and not ablation:
         raise ConfigError(["--values: are an ablation's; name it with --ablation"])
+    if ablation:  # what recovers and what is verified is no question of an ablation
+        pace = replace(pace, verify=False, recover=False)
     chosen = [FEDSGT] if ablation else list(methods or (name for name in METHODS if name not in ONE_CLIENT))
     cells = []
     for seed in seeds:

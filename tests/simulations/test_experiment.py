@@ -120,6 +120,7 @@ def test_a_course_ends_with_service_and_measures_the_recovery() -> None:
     assert found["membership"][0]["records"] == ["r0", "r1"]
     assert found["membership"][0]["before"] == pytest.approx([np.log(0.6)] * 2)
     assert found["training"]["seconds"] == 1.0
+    assert course(Ends(4), Pace(verify=False, recover=False))["recovery"] is None
     assert course(Ends(99), Pace(verify=False), count=3)["life"] is None
 
 
@@ -158,6 +159,9 @@ def test_every_method_gets_the_same_stream_and_exact_ones_the_same_bits(ran: Pat
 def test_finished_cells_are_not_run_again(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulations.experiment.workers.run_cell", lambda *_: pytest.fail("ran again"))
     assert run_cells(cells(["FedSGT", "FedCIO", "FedRetrain"]), stored, workers=1, say=print) == 0
+    # An ablation's base is the same cell, of which it asks less.
+    ablation = [c for c in cells([], ablation="rule") if c.variant == BASE]
+    assert run_cells(ablation, stored, workers=1, say=print) == 0
     # A cell that was cut short has a run and no result.
     (path,) = stored.glob(f"*/*/FedCIO/seed-0/{RESULT}")
     path.unlink()
