@@ -55,12 +55,13 @@ def main() -> None:
     )
     print(f"{args.device}, {args.threads} threads; milliseconds per batch, median of {args.repeats}")
     print(f"{'batch':>6} {'batched':>10} {'stacked':>10} {'separate':>10} {'largest difference':>20}")
+    rows = config.serving.batch_size
     separate = _folded(config, modules, sequences) if config.module.kind == "lora" else None
     for size in args.batch_sizes:
         batch = inputs[:size]
-        together = Predictor(load_classifier(config), config.module, modules, sequences, batch_size=size)
+        together = Predictor(load_classifier(config), config.module, modules, sequences, batch_size=rows)
         one_by_one = Predictor(
-            load_classifier(config), config.module, modules, sequences, batch_size=size, batched=False
+            load_classifier(config), config.module, modules, sequences, batch_size=rows, batched=False
         )
         ways: dict[str, Callable[[Any], Any]] = {
             "batched": together.probabilities,

@@ -116,6 +116,16 @@ class SequentialClient(NumPyClient):
             The message cannot be read, a module was damaged on the way, or training collapsed.
         """
         started = time.monotonic()
+        if bool(config.get(words.OWN, self.data)) != bool(self.data):
+            raise RunError(
+                f"client {self.client_id!r}: the run was planned "
+                + (
+                    "with the configured data set, and this node declares data; leave data out"
+                    if self.data
+                    else "with data of the client's own, and this node declares none; start the SuperNode "
+                    'with data="/path" in --node-config'
+                )
+            )
         work = words.work_from_json(str(config.get(words.WORK)))
         self._take(parameters, _hashes(config, words.MODULES), work)
         self._prune(_hashes(config, words.KEEP))

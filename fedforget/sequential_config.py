@@ -163,7 +163,7 @@ class ServingConfig:
     """Which sequences answer after deletions: FedSGT, section 4.3."""
 
     rule: str = "AllSeq"  # AllSeq, MinSeq or LongSeq
-    batch_size: int = 128
+    batch_size: int = 128  # rows per pass; in a batched pass an input is one row per prefix
 
 
 @dataclass

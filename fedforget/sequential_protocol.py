@@ -33,10 +33,12 @@ WORK = "work"
 MODULES = "modules"  # hashes of the modules that come with the message, in the order of its arrays
 ASCENT = "ascent"  # JSON: the radius of the ball, and the records to forget by slice
 KEEP = "keep"  # hashes that the client's cache may hold on to
+# In a reply, True: the slices are of files of the client's own, not of the configured data set. In a
+# request, whether the client declared so when the run was planned.
+OWN = "own-data"
 
 # Keys of the INFO record of a reply.
 DECLARED = "slices"
-OWN = "own-data"  # True: the slices are of files of the client's own, not of the configured data set
 RESULTS = "results"
 MISSING = "missing"  # hashes that the client does not have: nothing was trained, send them
 

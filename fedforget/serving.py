@@ -72,7 +72,8 @@ class Predictor:
         The plan.
     rule : {"AllSeq", "MinSeq", "LongSeq"}
     batch_size : int
-        Inputs per pass.
+        Rows per pass: one per input, and in a batched pass one per input and prefix, so that the
+        memory does not grow with the number of prefixes.
     batched : bool, optional
         False runs the prefixes one after the other whatever their kind.
 
@@ -105,6 +106,7 @@ class Predictor:
             return
         if cfg.kind in KINDS and batched is not False:
             self._together = BatchedPrefixes(classifier, cfg, self._chains)
+            self._batch_size = max(1, batch_size // len(self._chains))
         else:
             self._stack = ModuleStack(classifier, cfg)
 

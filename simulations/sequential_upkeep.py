@@ -61,7 +61,19 @@ def repair_here(run: RunDirectory) -> list[int]:
 def carry_on(
     run: RunDirectory, backend: Backend, action: str = "carry on", say: Callable[[str], None] = print
 ) -> RunDirectory:
-    """Train what is due in a run with one of the backends, or take another action of the ServerApp's."""
+    """Train what is due in a run with one of the backends, or take another action of the ServerApp's.
+
+    Raises
+    ------
+    RunError
+        Clients have data of their own, which simulated ones cannot read; or the action failed.
+    """
+    if run.own_data:
+        raise RunError(
+            f"{run.path}: {', '.join(run.own_data)} have data of their own on their nodes, which a simulated "
+            "federation cannot read; send the deployed one there: flwr run . FEDERATION --run-config "
+            f"\"action='{action}' out='{run.path}'\""
+        )
     if backend is Backend.INLINE:
         from simulations.inline import run_inline
 

@@ -83,12 +83,6 @@ def _through_clients(run: RunDirectory, wanted: list[Prefix] | None, backend: Ba
     from simulations.sequential import VERIFY
     from simulations.sequential_upkeep import carry_on
 
-    if run.own_data:
-        raise RunError(
-            f"{run.path}: {', '.join(run.own_data)} have data of their own on their nodes, which a simulated "
-            "federation cannot read; send it to the deployed one: flwr run . FEDERATION --run-config "
-            f"\"action='{VERIFY}' out='{run.path}'\""
-        )
     run.update(to_verify=None if wanted is None else [list(prefix) for prefix in wanted])
     run.update_metrics(verification={})
     try:

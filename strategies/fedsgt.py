@@ -90,7 +90,9 @@ class FedSGT(Strategy):
         if not run.record.get("run_id"):
             run.update(run_id=secrets.token_hex(8))
         self._run_id = str(run.record["run_id"])
-        self._exchange = Exchange(self.spool, self.outbox, to_yaml(config), self._run_id, poll)
+        self._exchange = Exchange(
+            self.spool, self.outbox, to_yaml(config), self._run_id, poll, lambda: run.own_data
+        )
         self._ledger: Ledger | None = None
         self._plan: SequentialPlan | None = None
         self._keys: dict[Prefix, str] = {}

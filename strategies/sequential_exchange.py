@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from logging import WARNING
 
 from flwr.app import Message
@@ -32,6 +32,8 @@ class Exchange:
     run_id : str
     poll : float
         Seconds between two rounds of asking for replies.
+    own_data : callable
+        Tells which clients declared data of their own.
 
     Attributes
     ----------
@@ -44,7 +46,15 @@ class Exchange:
         seconds, of all rounds so far.
     """
 
-    def __init__(self, spool: ResultSpool, outbox: Outbox, text: str, run_id: str, poll: float) -> None:
+    def __init__(
+        self,
+        spool: ResultSpool,
+        outbox: Outbox,
+        text: str,
+        run_id: str,
+        poll: float,
+        own_data: Callable[[], Collection[str]],
+    ) -> None:
         self.spool, self.outbox = spool, outbox
         self.clients: dict[str, int] = {}
         self.asked: dict[str, list[Request]] = {}
@@ -53,6 +63,7 @@ class Exchange:
             "bytes_sent": 0, "bytes_received": 0, "client_seconds": 0.0
         }  # fmt: skip
         self.text, self._run_id, self._poll = text, run_id, poll
+        self._own_data, self._own = own_data, frozenset[str]()
         self._without: Mapping[str, words.Without] = {}
         self._keep = "[]"
         self._kind = words.SEQUENTIAL
@@ -87,7 +98,7 @@ class Exchange:
         """
         self.clear()
         self._kind, self._further = kind, further or {}
-        self._without, self._keep = without, keep
+        self._without, self._keep, self._own = without, keep, frozenset(self._own_data())
         for one in requests:
             if not self.spool.holds(one):
                 self.asked.setdefault(one.client_id, []).append(one)
@@ -192,6 +203,7 @@ class Exchange:
                 words.WORK: words.work_to_json(one.work for one in asked),
                 words.MODULES: json.dumps(modules),
                 words.KEEP: self._keep,
+                words.OWN: name in self._own,
                 **self._further.get(name, {}),
             },
         )

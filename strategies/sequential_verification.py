@@ -74,6 +74,7 @@ def verify_through_clients(
         shutil.rmtree(scratch, ignore_errors=True)
         try:
             again = _scratch(scratch, config, ledger, wanted)
+            again.update(own_data=run.own_data)
             strategy = FedSGT(config, again, shapes, fingerprint, poll=poll)
             try:
                 strategy.start(grid)

@@ -15,6 +15,7 @@ from fedforget.presets import (
     from_yaml,
     join_overrides,
     load,
+    load_sequential,
     parse,
     presets,
     split_overrides,
@@ -271,3 +272,10 @@ def test_nothing_is_said_of_the_default_that_stands_in_for_a_wrong_value() -> No
         "unknown key 'clinets' (did you mean 'clients'?)",
         "seeds.data: 'x' is not a whole number",
     ]
+
+
+def test_prompt_tuning_is_refused_with_the_reason() -> None:
+    with pytest.raises(
+        ConfigError, match=r"PEFT applies one prompt at a time.*choose one of lora, dora, ia3"
+    ):
+        load_sequential("fedsgt-ci", "module.kind=prompt_tuning")

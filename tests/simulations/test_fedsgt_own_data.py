@@ -19,7 +19,9 @@ from fedforget.presets import load_sequential
 from fedforget.runs import RunDirectory
 from fedforget.sequences.ledger import Ledger
 from fedforget.verify import VerificationError, verify_run
+from simulations import sequential_upkeep
 from simulations.inline import InlineGrid, task_identity
+from simulations.options import Backend
 from simulations.sequential import verify_sequential
 from simulations.sequential_upkeep import prepare_repair
 from simulations.server_app import carry_on, run_unlearning
@@ -71,6 +73,11 @@ def test_a_federation_with_data_of_its_own(grid: InlineGrid, tmp_path: Path) -> 
         assert ledger.requests() == []
     forget(run, [deletion("client-00", 0, None)])
     assert prepare_repair(run)
+    with pytest.raises(RunError, match="action='carry on'"):
+        sequential_upkeep.carry_on(run, Backend.INLINE)
+    bare = InlineGrid(app, [{"partition-id": 0}, {"partition-id": 1}])
+    with task_identity(), pytest.raises(RunError, match="this node declares none"):
+        carry_on(bare, str(run.path), poll=0.0)
     with task_identity():
         carry_on(grid, str(run.path), poll=0.0)
         verify_sequential(grid, config, run, 0.0)
@@ -170,4 +177,4 @@ def test_verify_through_simulated_clients(trained: RunDirectory, capsys: pytest.
     with pytest.raises(SystemExit) as ended:
         cli.main(words)
     assert ended.value.code == 1
-    assert "send it to the deployed one" in capsys.readouterr().err
+    assert "send the deployed one there" in capsys.readouterr().err
