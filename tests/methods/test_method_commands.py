@@ -9,11 +9,12 @@ import pytest
 
 from fedforget import cli
 from fedforget.runs import RunDirectory
+from simulations.inline import run_inline
 
 pytestmark = pytest.mark.integration
 
 Command = Callable[..., tuple[int, str]]
-TINY = ["data.max_records=60", "training.rounds=2", "clustering.clusters=2", "clustering.rounds=1"]
+TINY = "data.max_records=60 training.rounds=2 clustering.clusters=2 clustering.rounds=1"
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def fedforget(capsys: pytest.CaptureFixture[str]) -> Command:
 def test_fedcio_from_the_command_line(fedforget: Command, tmp_path: Path) -> None:
     out = tmp_path / "run"
     inline = ("--backend", "inline")
-    assert fedforget("simulate", "fedsgt-ci", "method=fedcio", *TINY, "--out", out, *inline)[0] == 0
+    run_inline("fedsgt-ci", f"method=fedcio {TINY}", out)
     assert RunDirectory(out).metrics["served"]["modules"] == 2
     status, said = fedforget("forget", out, "--client", "client-00")
     assert status == 0
@@ -46,7 +47,7 @@ def test_fedcio_from_the_command_line(fedforget: Command, tmp_path: Path) -> Non
 def test_federaser_from_the_command_line_is_called_approximate(fedforget: Command, tmp_path: Path) -> None:
     out = tmp_path / "run"
     inline = ("--backend", "inline")
-    assert fedforget("simulate", "fedsgt-ci", "method=federaser", *TINY, "--out", out, *inline)[0] == 0
+    run_inline("fedsgt-ci", f"method=federaser {TINY}", out)
     assert "1 of 1 modules came out as the same bits" in fedforget("verify", out)[1]
     assert "Service has ended" in fedforget("forget", out, "--client", "client-00", "--slice", 1)[1]
     status, said = fedforget("repair", out, *inline)
@@ -61,6 +62,6 @@ def test_federaser_from_the_command_line_is_called_approximate(fedforget: Comman
 
 
 def test_a_plan_that_clients_make_is_not_made_up(fedforget: Command) -> None:
-    status, said = fedforget("plan", "fedsgt-ci", "method=fedcio", *TINY)
+    status, said = fedforget("plan", "fedsgt-ci", "method=fedcio", *TINY.split())
     assert status == 1
     assert "the groups of fedcio follow from the clients' updates" in said
