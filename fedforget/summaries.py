@@ -74,6 +74,12 @@ class ClientSummary:
             Names the client and the tensor: an unknown role, no examples, no tensors, a
             non-finite task vector, a Fisher that is negative, non-finite or of another shape.
         """
+        self.check_names()
+        for name in self.deltas:
+            self.check_tensor(name)
+
+    def check_names(self) -> None:
+        """Check identity, role and the names of the tensors; raises as :meth:`validate`."""
         who = f"client {self.client_id!r}"
         if not is_client_id(self.client_id):
             raise SummaryError(
@@ -95,35 +101,61 @@ class ClientSummary:
                 f"{who}: the Fisher diagonal and the task vector name different tensors "
                 f"(only in the Fisher: {unknown or 'none'}; only in the task vector: {missing or 'none'})"
             )
-        for name, delta in self.deltas.items():
-            if isinstance(delta, LoraFactors) and not math.isfinite(delta.scale):
-                raise SummaryError(f"{who}: task vector {name!r} has scale {delta.scale}")
-            parts = (delta.A, delta.B) if isinstance(delta, LoraFactors) else (delta,)
-            for part in parts:
-                if not part.is_floating_point():
-                    raise SummaryError(
-                        f"{who}: task vector {name!r} has dtype {part.dtype}, not a floating one"
-                    )
-                if not _all_finite(part):
-                    raise SummaryError(f"{who}: task vector {name!r} holds NaN or infinite values")
-            if self.fisher:
-                self._validate_fisher(who, name, tuple(delta.shape))
 
-    def _validate_fisher(self, who: str, name: str, shape: tuple[int, ...]) -> None:
-        fisher = self.fisher[name]
-        if tuple(fisher.shape) != shape:
-            raise SummaryError(
-                f"{who}: Fisher {name!r} has shape {tuple(fisher.shape)}, its task vector has {shape}"
-            )
-        if isinstance(fisher, SparseFisher):
-            fisher.validate(f"{who}: Fisher {name!r}")
-        values = fisher.values if isinstance(fisher, SparseFisher) else fisher
-        if not values.is_floating_point():
-            raise SummaryError(f"{who}: Fisher {name!r} has dtype {fisher.dtype}, not a floating one")
-        if not _all_finite(values):
-            raise SummaryError(f"{who}: Fisher {name!r} holds NaN or infinite values")
-        if values.numel() and float(values.min()) < 0.0:
-            raise SummaryError(f"{who}: Fisher {name!r} holds negative values; it must be a mean of squares")
+    def check_tensor(self, name: str) -> None:
+        """Check the kind, and every value, of one task vector and of its Fisher, where there is one.
+
+        Raises
+        ------
+        SummaryError
+            As :meth:`validate`.
+        """
+        self.check_kind(name)
+        who, delta = f"client {self.client_id!r}", self.deltas[name]
+        for part in (delta.A, delta.B) if isinstance(delta, LoraFactors) else (delta,):
+            if not all_finite(part):
+                raise SummaryError(f"{who}: task vector {name!r} holds NaN or infinite values")
+        if self.fisher:
+            fisher = self.fisher[name]
+            if isinstance(fisher, SparseFisher):
+                fisher.validate(f"{who}: Fisher {name!r}")
+            values = fisher.values if isinstance(fisher, SparseFisher) else fisher
+            if not all_finite(values):
+                raise SummaryError(f"{who}: Fisher {name!r} holds NaN or infinite values")
+            if values.numel() and float(values.min()) < 0.0:
+                raise SummaryError(
+                    f"{who}: Fisher {name!r} holds negative values; it must be a mean of squares"
+                )
+
+    def check_kind(self, name: str) -> tuple[int, ...]:
+        """Check dtypes and shapes of one task vector and its Fisher without reading their values.
+
+        Returns
+        -------
+        tuple of int
+            The shape of the weight tensor.
+
+        Raises
+        ------
+        SummaryError
+            As :meth:`validate`.
+        """
+        who, delta = f"client {self.client_id!r}", self.deltas[name]
+        if isinstance(delta, LoraFactors) and not math.isfinite(delta.scale):
+            raise SummaryError(f"{who}: task vector {name!r} has scale {delta.scale}")
+        for part in (delta.A, delta.B) if isinstance(delta, LoraFactors) else (delta,):
+            if not part.is_floating_point():
+                raise SummaryError(f"{who}: task vector {name!r} has dtype {part.dtype}, not a floating one")
+        shape = tuple(delta.shape)
+        if self.fisher:
+            fisher = self.fisher[name]
+            if tuple(fisher.shape) != shape:
+                raise SummaryError(
+                    f"{who}: Fisher {name!r} has shape {tuple(fisher.shape)}, its task vector has {shape}"
+                )
+            if not fisher.dtype.is_floating_point:
+                raise SummaryError(f"{who}: Fisher {name!r} has dtype {fisher.dtype}, not a floating one")
+        return shape
 
     def check_against(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Check that the tensors are exactly those of the backbone.
@@ -231,7 +263,8 @@ class ClientSummary:
             ) from error
 
 
-def _all_finite(tensor: Tensor) -> bool:
+def all_finite(tensor: Tensor) -> bool:
+    """Tell whether a tensor holds neither NaN nor infinities."""
     # NaN propagates through the extremes, so one pass over the data decides.
     if not tensor.numel():
         return True

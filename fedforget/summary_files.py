@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fedforget.errors import SummaryError
 from fedforget.factors import Delta, LoraFactors
+from fedforget.mapped import MappedTensors, Openable, Release
 from fedforget.sparse_fisher import Fisher, SparseFisher
 
 # What follows a weight's name in a file whose tensors are parts of something.
@@ -18,53 +18,40 @@ A, B = "::lora_A", "::lora_B"
 INDICES, VALUES = "::indices", "::values"
 
 
-class OnDisk(Mapping[str, Tensor]):
-    """Tensors of one safetensors file, read one at a time."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        try:
-            with safe_open(path, framework="pt") as file:
-                self.names = list(file.keys())
-        except (OSError, SafetensorError) as error:
-            raise SummaryError(f"{path}: cannot be read as safetensors ({error})") from error
-
-    def __getitem__(self, name: str) -> Tensor:
-        if name not in self.names:
-            raise KeyError(name)
-        with safe_open(self._path, framework="pt") as file:
-            tensor: Tensor = file.get_tensor(name)
-        return tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-
 T = TypeVar("T")
 
 
-class Lazy(Mapping[str, T]):
-    """Values built when they are asked for."""
+class Lazy(Openable[T]):
+    """Values built when they are asked for; what is one tensor of the file can give its memory back."""
 
-    def __init__(self, readers: dict[str, Callable[[], T]]) -> None:
+    def __init__(
+        self, tensors: MappedTensors, readers: Mapping[str, Callable[[], T]], whole: Iterable[str]
+    ) -> None:
+        self._tensors = tensors
         self._readers = readers
+        self._names = sorted([*readers, *whole])
+
+    def open(self, name: str) -> tuple[T, Release]:
+        """Build a value, or map the tensor that it is."""
+        if name not in self._names:
+            raise KeyError(name)
+        if name in self._readers:
+            return self._readers[name](), lambda start, stop: None
+        return cast(tuple[T, Release], self._tensors.open(name))
 
     def __getitem__(self, name: str) -> T:
-        return self._readers[name]()
+        return self.open(name)[0]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._readers)
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self._readers)
+        return len(self._names)
 
 
 def deltas_on_disk(path: Path, scales: Mapping[str, float]) -> Mapping[str, Delta]:
     """Open the task vectors of a stored summary; ``scales`` names those that are LoRA factors."""
-    tensors = OnDisk(path)
+    tensors = MappedTensors(path)
     factor_names = {name + suffix for name in scales for suffix in (A, B)}
     absent = sorted(factor_names - set(tensors))
     if absent:
@@ -77,17 +64,13 @@ def deltas_on_disk(path: Path, scales: Mapping[str, float]) -> Mapping[str, Delt
     def factors(name: str) -> Callable[[], Delta]:
         return lambda: LoraFactors(tensors[name + A], tensors[name + B], scales[name])
 
-    def dense(name: str) -> Callable[[], Delta]:
-        return lambda: tensors[name]
-
-    readers = {name: factors(name) for name in scales}
-    readers |= {name: dense(name) for name in tensors if name not in factor_names}
-    return Lazy(dict(sorted(readers.items())))
+    whole = [name for name in tensors if name not in factor_names]
+    return Lazy(tensors, {name: factors(name) for name in scales}, whole)
 
 
 def fishers_on_disk(path: Path, shapes: Mapping[str, list[int]]) -> Mapping[str, Fisher]:
     """Open the Fishers of a stored summary; ``shapes`` names those that are sparse."""
-    tensors = OnDisk(path)
+    tensors = MappedTensors(path)
     parts = {name + suffix for name in shapes for suffix in (INDICES, VALUES)}
     absent = sorted(parts - set(tensors))
     if absent:
@@ -97,12 +80,8 @@ def fishers_on_disk(path: Path, shapes: Mapping[str, list[int]]) -> Mapping[str,
         shape = tuple(int(size) for size in shapes[name])
         return lambda: SparseFisher(shape, tensors[name + INDICES], tensors[name + VALUES])
 
-    def dense(name: str) -> Callable[[], Fisher]:
-        return lambda: tensors[name]
-
-    readers = {name: sparse(name) for name in shapes}
-    readers |= {name: dense(name) for name in tensors if name not in parts}
-    return Lazy(dict(sorted(readers.items())))
+    whole = [name for name in tensors if name not in parts]
+    return Lazy(tensors, {name: sparse(name) for name in shapes}, whole)
 
 
 def owned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -6,17 +6,18 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedforget.merging import kernels
 from fedforget.merging.averaging import linear
-from fedforget.merging.firm import FirmBaseParameters
-from fedforget.merging.inputs import Clients, Source
+from fedforget.merging.base import FirmBaseParameters
+from fedforget.merging.inputs import Clients
+from fedforget.merging.layout import Scratch, squares
 from fedforget.merging.registry import Plan, method
-from fedforget.merging.selection import kept_count, kth_largest
+from fedforget.merging.selection import Stream, kept_count, select
 from fedforget.merging.sensitivities import Sensitivities, base_block, process
+from fedforget.merging.sources import Source
 from fedforget.parameters import Scaled, fraction, positive
 
 
@@ -47,20 +48,21 @@ def firm_unnormalised(clients: Clients, p: UnnormalisedParameters) -> Plan:
         sources += clients.sources(name, clients.retain)
         size = clients.layouts[name].size
         keep = kept_count(size, p.keep)
-        thresholds = [0.0 if keep == size else kth_largest(one.fisher_blocks, size, keep) for one in sources]
+        thresholds = [
+            0.0 if keep == size else select([Stream(one, of_fisher=True)], keep).threshold for one in sources
+        ]
 
         def block(start: int, stop: int) -> Tensor:
             terms = [_weighted(one, at, start, stop) for one, at in zip(sources, thresholds, strict=True)]
             return kernels.total(terms).mul_(p.gamma)
 
-        return clients.layouts[name].assemble(clients.dtype(name), block), {}
+        return clients.layouts[name].assemble(clients.dtype(name), sources, block), {}
 
     return Plan(tensor)
 
 
 def _weighted(source: Source, threshold: float, start: int, stop: int) -> Tensor:
-    # Maximum 1 and eps0 0 leave the Fisher as it is.
-    weights = kernels.top_normalised(source.fisher(start, stop), 1.0, threshold, 0.0)
+    weights = kernels.keep_from_(source.fisher(start, stop), threshold)
     return weights.mul_(source.delta(start, stop))
 
 
@@ -85,9 +87,8 @@ def firm_uniform_weights(clients: Clients, p: UniformWeightsParameters) -> Plan:
     def combine(blocks: list[list[Tensor]]) -> Tensor:
         *forget, retain = blocks
         roles = [[kernels.mean(members) for members in forget], retain]
-        return kernels.total([kernels.total(one).div_(len(one) + p.eps0) for one in roles if one]).mul_(
-            p.gamma
-        )
+        terms = [kernels.total(one).div_(len(one) + p.eps0) for one in roles if one]
+        return kernels.total(terms).mul_(p.gamma)
 
     return linear(clients, [*domains, clients.retain], combine)
 
@@ -114,7 +115,7 @@ def support_matched(clients: Clients, p: FirmBaseParameters) -> Plan:
         # A copy, so that what it reads is released after this tensor.
         s = limits[name].unread()
         merged = clients.layouts[name].assemble(
-            clients.dtype(name), lambda start, stop: _masked(s, p, start, stop).mul_(factor)
+            clients.dtype(name), s.sources, lambda start, stop: _masked(s, p, start, stop).mul_(factor)
         )
         return merged, {}
 
@@ -126,26 +127,25 @@ def support_matched(clients: Clients, p: FirmBaseParameters) -> Plan:
 
 def _norms(s: Sensitivities, p: FirmBaseParameters) -> tuple[Sensitivities, float, float]:
     """Squared norms of FIRM's base merge and of the control before rescaling, for one tensor."""
-    fisher_squares, mask_squares = 0.0, 0.0
-    for start, stop in s.layout.blocks:
-        fisher_squares += _squares(base_block(s, p.gamma, p.eps0, start, stop).update)
-        mask_squares += _squares(_masked(s, p, start, stop))
-    return s.unread(), fisher_squares, mask_squares
+    scratch = Scratch(s.dtype)
+
+    def block(start: int, stop: int) -> tuple[float, float]:
+        fisher = squares(base_block(s, p.gamma, p.eps0, start, stop, scratch).update)
+        return fisher, squares(_masked(s, p, start, stop))
+
+    both = s.layout.map(s.sources, block)
+    return s.unread(), sum(fisher for fisher, _ in both), sum(mask for _, mask in both)
 
 
 def _masked(s: Sensitivities, p: FirmBaseParameters, start: int, stop: int) -> Tensor:
     """Equation (4) with weight 1 wherever the processed Fisher is positive."""
     terms = [
         kernels.weighted_mean(
-            [one.delta(start, stop) for one in role],
-            [(one.weights(start, stop) > 0.0).to(torch.float64) for one in role],
-            p.eps0,
+            [one.source.delta(start, stop) for one in role],
+            [(one.weights(start, stop) > 0.0).to(s.dtype) for one in role],
+            max(p.eps0, torch.finfo(s.dtype).tiny),
         )[0]
         for role in (s.forget, s.retain)
         if role
     ]
     return kernels.total(terms).mul_(p.gamma)
-
-
-def _squares(block: Tensor) -> float:
-    return float(np.add.reduce((block * block).numpy()))

@@ -100,6 +100,7 @@ def linear(
         sources = [clients.sources(name, group) for group in groups]
         merged = clients.layouts[name].assemble(
             clients.dtype(name),
+            [one for group in sources for one in group],
             lambda start, stop: combine([[one.delta(start, stop) for one in group] for group in sources]),
         )
         return merged, {}

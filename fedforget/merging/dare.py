@@ -45,7 +45,7 @@ def dare(clients: Clients, p: DareParameters) -> Plan:
                 thinned.append(_drop(source.delta(start, stop), p.drop, p.seed, purpose))
             return kernels.total(thinned).mul_(p.gamma)
 
-        return clients.layouts[name].assemble(clients.dtype(name), block), {}
+        return clients.layouts[name].assemble(clients.dtype(name), sources, block), {}
 
     return Plan(tensor)
 

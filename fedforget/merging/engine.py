@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fedforget.errors import SummaryError
 from fedforget.merging.coverage import require_fishers
-from fedforget.merging.inputs import Clients, squared_norm
+from fedforget.merging.inputs import Clients
+from fedforget.merging.layout import squared_norm
 from fedforget.merging.registry import Plan, find
 from fedforget.summaries import ClientSummary
 
@@ -45,8 +46,11 @@ class MergeResult:
 def merge(summaries: Iterable[ClientSummary], method: str = "firm", **parameters: Any) -> MergeResult:
     """Merge client summaries into one update.
 
-    Sums run in fp64 over blocks, in the order of client ids, and are rounded once to the clients' dtype
-    (promoted where they differ). The inputs are not changed, and are read one weight at a time.
+    Every product, sum and quotient is rounded to fp32 (to fp64 where a client sent fp64), in a fixed
+    order: clients by id, then domains by name. The result is rounded once to the clients' dtype (promoted
+    where they differ). Norms, damages and similarities are summed in fp64, over blocks in order. So the
+    output depends neither on the order of the clients nor on the number of threads, which is
+    ``torch.get_num_threads()``. The inputs are not changed, and are read one weight at a time.
 
     Parameters
     ----------
@@ -68,7 +72,7 @@ def merge(summaries: Iterable[ClientSummary], method: str = "firm", **parameters
     SummaryError
         Summaries that are not valid or do not fit together, or an update that overflows their dtype.
     """
-    run = _Run(summaries, method, parameters)
+    run = Merge(summaries, method, parameters)
     deltas: dict[str, Tensor] = {}
     tensors: dict[str, dict[str, Any]] = {}
     for name, delta, report in run.tensors():
@@ -97,11 +101,22 @@ def merge_tensors(
     iterator of (str, Tensor, dict)
         Name, update and report of each weight, by sorted name.
     """
-    return _Run(summaries, method, parameters).tensors()
+    return Merge(summaries, method, parameters).tensors()
 
 
-class _Run:
-    """One merge after its checks."""
+class Merge:
+    """One merge after its checks and after what must be known before the first tensor.
+
+    It can be pickled (with cloudpickle), so that tensors can be merged in other processes; clients that
+    were read from disk travel as paths.
+
+    Attributes
+    ----------
+    clients : Clients
+    parameters : dataclass
+        The method's own.
+    plan : Plan
+    """
 
     def __init__(self, summaries: Iterable[ClientSummary], method: str, parameters: dict[str, Any]) -> None:
         chosen = find(method)
@@ -112,13 +127,29 @@ class _Run:
         self.plan: Plan = chosen.prepare(self.clients, self.parameters)
         self._method = method
 
+    @property
+    def names(self) -> list[str]:
+        """Tensor names, sorted."""
+        return self.clients.names
+
+    def tensor(self, name: str) -> tuple[Tensor, dict[str, Any]]:
+        """Merge one tensor and return the update and its report.
+
+        Raises
+        ------
+        SummaryError
+            A client's values are not valid, or the update overflows its dtype.
+        """
+        delta, report = self.plan.tensor(name)
+        norm = math.sqrt(squared_norm(delta))
+        if not math.isfinite(norm) and not bool(torch.isfinite(delta).all()):
+            raise SummaryError(
+                f"tensor {name!r}: the merge by {self._method!r} overflows {delta.dtype}; "
+                "use a smaller gamma or send wider task vectors"
+            )
+        return delta, {"norm": norm, **report}
+
     def tensors(self) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
-        for name in self.clients.names:
-            delta, report = self.plan.tensor(name)
-            norm = math.sqrt(squared_norm(delta))
-            if not math.isfinite(norm) and not bool(torch.isfinite(delta).all()):
-                raise SummaryError(
-                    f"tensor {name!r}: the merge by {self._method!r} overflows {delta.dtype}; "
-                    "use a smaller gamma or send wider task vectors"
-                )
-            yield name, delta, {"norm": norm, **report}
+        """Merge one tensor after the other, holding none that was handed over."""
+        for name in self.names:
+            yield (name, *self.tensor(name))

@@ -49,6 +49,6 @@ def fisher_average(clients: Clients, p: FisherAverageParameters) -> Plan:
             weights = [(fisher / largest).masked_fill_(blind, 1.0) for fisher in fishers]
             return kernels.weighted_mean(deltas, weights, 0.0)[0].mul_(p.gamma)
 
-        return clients.layouts[name].assemble(clients.dtype(name), block), {}
+        return clients.layouts[name].assemble(clients.dtype(name), sources, block), {}
 
     return Plan(tensor)

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedforget.merging import kernels
 from fedforget.merging.inputs import Clients
 from fedforget.merging.registry import Plan, method
+from fedforget.merging.sources import Source
 from fedforget.merging.ties import SCOPES, Trimming
 from fedforget.parameters import Scaled, between, choice, fraction
 from fedforget.summaries import ClientSummary
@@ -92,7 +93,8 @@ def _plan(clients: Clients, p: FulmParameters, *, across_mean: bool) -> Plan:
             ]
             return kernels.total(centroids).mul_(scale)
 
-        return clients.layouts[name].assemble(clients.dtype(name), block), {}
+        sources = [one.source for cluster in trimmed for one in cluster]
+        return clients.layouts[name].assemble(clients.dtype(name), sources, block), {}
 
     return Plan(tensor, report)
 
@@ -102,18 +104,29 @@ def cosine_similarities(clients: Clients, members: list[ClientSummary]) -> NDArr
 
     Streams the tensors once and keeps an ``[n, n]`` fp64 matrix of inner products.
     """
-    gram = torch.zeros(len(members), len(members), dtype=torch.float64)
+    gram = np.zeros((len(members), len(members)))
     for name in clients.names:
-        sources = clients.sources(name, members)
-        for start, stop in clients.layouts[name].blocks:
-            stacked = torch.stack([one.delta(start, stop) for one in sources])
-            gram += stacked @ stacked.T
-    products: NDArray[np.float64] = gram.numpy()
-    norms = np.sqrt(np.diag(products))
+        for products in _inner_products(clients.sources(name, members)):
+            gram += products
+    norms = np.sqrt(np.diag(gram))
     scale = np.outer(norms, norms)
-    cosines: NDArray[np.float64] = np.divide(products, scale, out=np.zeros_like(products), where=scale > 0.0)
+    cosines: NDArray[np.float64] = np.divide(gram, scale, out=np.zeros_like(gram), where=scale > 0.0)
     np.fill_diagonal(cosines, 1.0)
     return np.clip((cosines + cosines.T) / 2.0, -1.0, 1.0)
+
+
+def _inner_products(sources: list[Source]) -> list[NDArray[np.float64]]:
+    """Inner products of some task vectors for one weight, a matrix per block."""
+    layout = sources[0].layout
+
+    def block(start: int, stop: int) -> NDArray[np.float64]:
+        stacked = torch.empty(len(sources), stop - start, dtype=torch.float64)
+        for row, one in zip(stacked, sources, strict=True):
+            row.copy_(one.delta(start, stop))
+        product: NDArray[np.float64] = (stacked @ stacked.T).numpy()
+        return product
+
+    return layout.map(sources, block)
 
 
 def cluster_labels(similarities: NDArray[np.float64], threshold: float, how: str) -> list[int]:

@@ -3,113 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from functools import cached_property, partial
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from fedforget.errors import SummaryError
-from fedforget.sparse_fisher import dense_fisher
-from fedforget.summaries import ClientSummary, LoraFactors
-
-# Coordinates per block: 2 MiB in fp64. The blocks of a tensor depend on its shape alone, so every
-# sum over blocks runs in the same order on every machine.
-BLOCK = 1 << 18
-
-
-@dataclass(frozen=True)
-class Layout:
-    """A tensor seen as a matrix, cut into blocks of whole rows.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        The tensor's own shape.
-    """
-
-    shape: tuple[int, ...]
-
-    @property
-    def rows(self) -> int:
-        """The first dimension; 1 for a scalar."""
-        return self.shape[0] if self.shape else 1
-
-    @property
-    def width(self) -> int:
-        """Coordinates in one row."""
-        return math.prod(self.shape[1:])
-
-    @property
-    def size(self) -> int:
-        """Coordinates in all."""
-        return self.rows * self.width
-
-    @cached_property
-    def blocks(self) -> list[tuple[int, int]]:
-        """Row ranges ``(start, stop)``, each at most :data:`BLOCK` coordinates unless one row is longer."""
-        if not self.size:
-            return []
-        step = max(1, BLOCK // self.width)
-        return [(start, min(start + step, self.rows)) for start in range(0, self.rows, step)]
-
-    def assemble(self, dtype: torch.dtype, block: Callable[[int, int], Tensor]) -> Tensor:
-        """Build a tensor of this shape from its blocks, each rounded once to ``dtype``."""
-        out = torch.empty(self.shape, dtype=dtype)
-        matrix = out.view(self.rows, self.width)
-        for start, stop in self.blocks:
-            matrix[start:stop].copy_(block(start, stop).view(stop - start, self.width))
-        return out
-
-
-class Source:
-    """The plain mean of some clients' task vectors and raw Fishers for one weight (equation 2).
-
-    A retain client, or a forget client that is not pooled, is a source of one member. Blocks
-    come as flat fp64 tensors; what a client keeps on disk is read at the first use.
-    """
-
-    def __init__(self, members: Sequence[ClientSummary], name: str, layout: Layout) -> None:
-        self._members = members
-        self._name = name
-        self.layout = layout
-
-    def unread(self) -> Source:
-        """Return the same source without the tensors that it has read."""
-        return Source(self._members, self._name, self.layout)
-
-    @cached_property
-    def _deltas(self) -> list[Tensor | LoraFactors]:
-        return [
-            delta if isinstance(delta, LoraFactors) else self._matrix(delta)
-            for delta in (member.deltas[self._name] for member in self._members)
-        ]
-
-    @cached_property
-    def _fishers(self) -> list[Tensor]:
-        return [self._matrix(dense_fisher(member.fisher[self._name])) for member in self._members]
-
-    def _matrix(self, tensor: Tensor) -> Tensor:
-        return tensor.detach().reshape(self.layout.rows, self.layout.width)
-
-    def delta(self, start: int, stop: int) -> Tensor:
-        """Mean task vector of rows ``start:stop``; fp64 of shape ``[(stop - start) * width]``."""
-        return _mean(
-            [
-                _wide(one.rows(start, stop) if isinstance(one, LoraFactors) else one[start:stop])
-                for one in self._deltas
-            ]
-        )
-
-    def fisher(self, start: int, stop: int) -> Tensor:
-        """Mean raw Fisher of rows ``start:stop``; fp64 of shape ``[(stop - start) * width]``."""
-        return _mean([_wide(one[start:stop]) for one in self._fishers])
-
-    def fisher_blocks(self) -> Iterator[Tensor]:
-        """All blocks of :meth:`fisher`, in order."""
-        return (self.fisher(start, stop) for start, stop in self.layout.blocks)
+from fedforget.merging.layout import Layout
+from fedforget.merging.sources import Source
+from fedforget.summaries import ClientSummary
 
 
 class Clients:
@@ -127,6 +29,7 @@ class Clients:
     SummaryError
         No summary, no forget client, a repeated client id, a summary that is not valid, a
         missing Fisher, or clients whose tensors differ in name or shape. Names client and tensor.
+        Values (finite, Fishers non-negative) are checked when a weight is first asked for.
     """
 
     def __init__(self, summaries: Iterable[ClientSummary], *, needs_fisher: bool) -> None:
@@ -135,19 +38,20 @@ class Clients:
             raise SummaryError("there is no client summary to merge; give at least one forget client's")
         self._check_ids()
         self.layouts: dict[str, Layout] = {}
+        self._needs_fisher = needs_fisher
         self._dtypes: dict[str, torch.dtype] = {}
+        self._working: dict[str, torch.dtype] = {}
+        self._checked: set[str] = set()
         for summary in self.all:
-            summary.validate()
+            summary.check_names()
             if needs_fisher and not summary.fisher:
                 raise SummaryError(
                     f"client {summary.client_id!r}: sent no Fisher diagonal, which this merge method needs; "
                     "use a method without Fishers or let the client compute it"
                 )
-            # Only shapes and dtypes are kept of what is read here.
-            kinds = {name: (tuple(delta.shape), delta.dtype) for name, delta in summary.deltas.items()}
-            self._check_shapes(summary, {name: shape for name, (shape, _) in kinds.items()})
-            for name, (_, dtype) in kinds.items():
-                self._dtypes[name] = torch.promote_types(self._dtypes.get(name, dtype), dtype)
+            self._check_shapes(summary, {name: summary.check_kind(name) for name in summary.deltas})
+            for name in self.layouts:
+                self._note_dtypes(name, summary)
         self.forget = [summary for summary in self.all if summary.role == "forget"]
         self.retain = [summary for summary in self.all if summary.role == "retain"]
         if not self.forget:
@@ -172,13 +76,40 @@ class Clients:
         """Return the dtype of the merged tensor: the clients' own, promoted where they differ."""
         return self._dtypes[name]
 
+    def working_dtype(self, name: str) -> torch.dtype:
+        """Return what a weight is computed in: fp32, or fp64 where a client sent fp64."""
+        return self._working[name]
+
     def source(self, name: str, members: Sequence[ClientSummary]) -> Source:
-        """Return the mean of some clients for one weight."""
-        return Source(members, name, self.layouts[name])
+        """Return the mean of some clients for one weight.
+
+        Raises
+        ------
+        SummaryError
+            A client's task vector or Fisher for this weight holds a value that is not allowed.
+        """
+        self._check_values(name)
+        return Source(members, name, self.layouts[name], self._working[name])
 
     def sources(self, name: str, members: Sequence[ClientSummary]) -> list[Source]:
         """Return one source per client for one weight."""
         return [self.source(name, [member]) for member in members]
+
+    def _note_dtypes(self, name: str, summary: ClientSummary) -> None:
+        dtype = summary.deltas[name].dtype
+        self._dtypes[name] = torch.promote_types(self._dtypes.get(name, dtype), dtype)
+        for one in (dtype, *([summary.fisher[name].dtype] if self._needs_fisher else [])):
+            self._working[name] = torch.promote_types(self._working.get(name, torch.float32), one)
+
+    def _check_values(self, name: str) -> None:
+        """Check every client's values for one weight, the first time that it is asked for."""
+        if name in self._checked:
+            return
+        for summary in self.all:
+            source = Source([summary], name, self.layouts[name], self._working[name])
+            if not all(self.layouts[name].map([source], partial(_allowed, source, self._needs_fisher))):
+                summary.check_tensor(name)
+        self._checked.add(name)
 
     def _check_ids(self) -> None:
         for one, other in zip(self.all, self.all[1:], strict=False):
@@ -207,27 +138,9 @@ class Clients:
                 )
 
 
-def squared_norm(tensor: Tensor) -> float:
-    """Sum of squares in fp64, by blocks in a fixed order.
-
-    NumPy's pairwise sum, not torch's: the latter depends on the number of threads.
-    """
-    flat = tensor.detach().reshape(-1)
-    total = 0.0
-    for start in range(0, flat.numel(), BLOCK):
-        wide = flat[start : start + BLOCK].to(torch.float64).numpy()
-        total += float(np.add.reduce(wide * wide))
-    return total
-
-
-def _wide(block: Tensor) -> Tensor:
-    return block.to(device="cpu", dtype=torch.float64).reshape(-1)
-
-
-def _mean(blocks: list[Tensor]) -> Tensor:
-    if len(blocks) == 1:
-        return blocks[0]
-    total = blocks[0] + blocks[1]
-    for block in blocks[2:]:
-        total += block
-    return total / len(blocks)
+def _allowed(source: Source, needs_fisher: bool, start: int, stop: int) -> bool:
+    """Tell whether a block of one client holds finite task vectors and finite, non-negative Fishers."""
+    for part in source.deltas:
+        if not part.within(start, stop, -math.inf):
+            return False
+    return not needs_fisher or all(part.within(start, stop, 0.0) for part in source.fishers)

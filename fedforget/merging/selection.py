@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-# Blocks of non-negative fp64 values, produced anew at each call.
-Blocks = Callable[[], Iterable[Tensor]]
+from fedforget.merging.sources import Source
 
-# Once this few candidates are left they are gathered and partitioned.
-_GATHER = 1 << 22
+# Numbers whose order is that of the magnitudes they stand for: non-negative floating-point values, or
+# the bit patterns of such values read as integers.
+Keys = NDArray[Any]
+R = TypeVar("R")
+
+# A stream this short is gathered and partitioned at once, and so are candidates of a longer one.
+_GATHER = 1 << 20
+# The sample of a longer stream: pieces of this many neighbours, spread evenly.
+_PIECE, _PIECES = 1024, 1024
+# Standard errors of the sample's quantile that the bracket spans to each side. Neighbours resemble each
+# other, so pieces tell less than as many entries drawn one by one; a miss costs time and nothing else.
+_WIDTH = 16.0
 
 
 def kept_count(d: int, fraction: float) -> int:
@@ -27,59 +40,181 @@ def kept_count(d: int, fraction: float) -> int:
     return max(1, math.floor(Fraction(repr(float(fraction))) * d))
 
 
-def kth_largest(blocks: Blocks, size: int, k: int) -> float:
-    """Exact k-th largest of a stream of non-negative fp64 values.
+@dataclass(frozen=True)
+class Stream:
+    """Magnitudes of one weight's mean task vector, or of its mean raw Fisher, block by block.
 
-    Non-negative floating-point numbers sort as their bit patterns do, so a histogram of the leading
-    16 bits finds the bin of the k-th; its entries are gathered, or, where they are many, split by the
-    next 16 bits. At most four passes over the stream, and memory that does not grow with it; a short
-    stream is gathered at once.
+    Attributes
+    ----------
+    source : Source
+    of_fisher : bool
+    as_values : bool
+        Produce fp64 values, for a selection among several weights of different dtypes.
+    """
+
+    source: Source
+    of_fisher: bool
+    as_values: bool = False
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return self.source.layout.size
+
+    def map(self, function: Callable[[Keys], R]) -> list[R]:
+        """Apply a function to the keys of every block; results in order."""
+        source = self.source.unread()
+        keys = self._reader(source)
+        return source.layout.map([source], lambda start, stop: function(keys(start, stop)))
+
+    def sample(self, spacing: int) -> list[Keys]:
+        """Return the keys of short pieces, one in each ``spacing`` coordinates."""
+        source = self.source.unread()
+        keys = self._reader(source)
+        pieces = []
+        for start in range(0, self.size, max(spacing, _PIECE)):
+            stop = min(start + _PIECE, self.size)
+            pieces.append(keys(start, stop).copy())
+            source.release(max(0, start - _PIECE), stop)
+        return pieces
+
+    def kind(self) -> torch.dtype:
+        """Floating dtype whose bit patterns the keys are."""
+        if self.as_values:
+            return torch.float64
+        plain = self._bits(self.source.unread())
+        return self.source.dtype if plain is None else plain.dtype
+
+    def _reader(self, source: Source) -> Callable[[int, int], Keys]:
+        plain = None if self.as_values else self._bits(source)
+        if plain is not None:
+            bits = plain.view(torch.int16).numpy()
+            return lambda start, stop: bits[start:stop] & 0x7FFF
+        read = source.fisher if self.of_fisher else source.delta
+        if self.as_values:
+            return lambda start, stop: read(start, stop).abs_().to(torch.float64).numpy()
+        return lambda start, stop: read(start, stop).abs_().numpy()
+
+    def _bits(self, source: Source) -> Tensor | None:
+        # Without the sign bit, 16-bit floating-point numbers sort as the integers that their bits are.
+        parts = source.fishers if self.of_fisher else source.deltas
+        plain = parts[0].plain if len(parts) == 1 else None
+        narrow = plain is not None and plain.dtype.itemsize == 2 and plain.device.type == "cpu"
+        return plain if narrow else None
+
+
+@dataclass(frozen=True)
+class Selected:
+    """What :func:`select` finds.
+
+    Attributes
+    ----------
+    threshold : float
+        The k-th largest value.
+    maximum : float
+        The largest value.
+    """
+
+    threshold: float
+    maximum: float
+
+
+def select(streams: Sequence[Stream], k: int) -> Selected:
+    """Exact k-th largest of all entries of some streams taken together, and the largest.
+
+    A sample brackets it; one pass counts what lies above the bracket and gathers what lies inside, among
+    which the k-th is found by partition. Where the bracket misses, or too much lies inside, histograms
+    narrow it down 16 bits at a time. Memory does not grow with the streams.
 
     Parameters
     ----------
-    blocks : callable
-        Produces the stream; called once per pass.
-    size : int
-        Length of the stream.
+    streams : sequence of Stream
     k : int
-        From 1 to ``size``; 0 returns infinity.
+        From 1 to the number of entries; 0 gives a threshold that keeps nothing.
     """
     if k == 0:
-        return math.inf
+        return Selected(math.inf, 0.0)
+    kinds = {stream.kind() for stream in streams}
+    if len(kinds) > 1:
+        streams = [replace(stream, as_values=True) for stream in streams]
+        kinds = {torch.float64}
+    (kind,) = kinds
+    size = sum(stream.size for stream in streams)
     if size <= _GATHER:
-        return _among(blocks, 63, 0, k)
+        every = np.concatenate([keys for stream in streams for keys in stream.map(np.copy)])
+        threshold, maximum = _kth_of(every, k), every.max()
+    else:
+        threshold, maximum = _bracketed(streams, size, k)
+    return Selected(_value(threshold, kind), _value(maximum, kind))
+
+
+def _bracketed(streams: Sequence[Stream], size: int, k: int) -> tuple[Any, Any]:
+    sample = np.concatenate([keys for stream in streams for keys in stream.sample(size // _PIECES)])
+    share = 1.0 - k / size
+    slack = _WIDTH * math.sqrt(share * (1.0 - share) * len(sample)) + 1.0
+    ranks = np.array([math.floor(share * len(sample) - slack), math.ceil(share * len(sample) + slack)])
+    ranks = ranks.clip(0, len(sample) - 1)
+    sample.partition(np.unique(ranks))
+    low, high = sample[ranks]
+
+    def look(keys: Keys) -> tuple[list[int], Any, Keys]:
+        above_low, below_high = keys > low, keys < high
+        counts = [
+            int(np.count_nonzero(keys > high)),
+            len(keys) - int(np.count_nonzero(below_high)),
+            int(np.count_nonzero(above_low)),
+            int(np.count_nonzero(keys >= low)),
+        ]
+        few = counts[2] - counts[1] <= len(keys) // 4
+        return counts, keys.max(), keys[above_low & below_high] if few else keys[:0].copy()
+
+    seen = [result for stream in streams for result in stream.map(look)]
+    above_high, from_high, above_low, from_low = (sum(one[0][i] for one in seen) for i in range(4))
+    maximum = max(one[1] for one in seen)
+    if above_high < k <= from_high:
+        return high, maximum
+    if above_low < k <= from_low:
+        return low, maximum
+    if from_high < k <= above_low:
+        inside = np.concatenate([one[2] for one in seen])
+        if len(inside) == above_low - from_high:
+            return _kth_of(inside, k - from_high), maximum
+    return _refined(streams, k), maximum
+
+
+def _refined(streams: Sequence[Stream], k: int) -> Any:
+    """Find the key of the k-th largest by histograms of 16 bits at a time, from the leading ones down."""
+    dtype = streams[0].map(lambda keys: keys.dtype)[0]
+    integer = np.dtype(f"i{dtype.itemsize}")
     prefix = 0
-    for shift in (48, 32, 16, 0):
-        counts = np.zeros(1 << 16, dtype=np.int64)
-        for block in blocks():
-            bits = _bits(block)
-            if shift < 48:
+    for shift in range(8 * dtype.itemsize - 16, -1, -16):
+
+        def count(keys: Keys, shift: int = shift, prefix: int = prefix) -> NDArray[np.int64]:
+            # Non-negative floating-point numbers sort as their bit patterns do.
+            bits = keys.view(integer).astype(np.int64)
+            if shift < 8 * dtype.itemsize - 16:
                 bits = bits[(bits >> (shift + 16)) == prefix]
-            counts += np.bincount((bits >> shift) & 0xFFFF, minlength=1 << 16)
+            return np.bincount((bits >> shift) & 0xFFFF, minlength=1 << 16)
+
+        counts = np.zeros(1 << 16, dtype=np.int64)
+        for stream in streams:
+            for one in stream.map(count):
+                counts += one
         # Entries in this bin and all above it, from the top.
         above = np.cumsum(counts[::-1])
         place = int(np.searchsorted(above, k))
         bin_ = (1 << 16) - 1 - place
-        inside = int(counts[bin_])
-        k -= int(above[place]) - inside
+        k -= int(above[place]) - int(counts[bin_])
         prefix = (prefix << 16) | bin_
-        if shift and inside <= _GATHER:
-            return _among(blocks, shift, prefix, k)
-    return float(np.array(prefix, dtype=np.int64).view(np.float64))
+    return np.array(prefix, dtype=integer).view(dtype)[()]
 
 
-def _among(blocks: Blocks, shift: int, prefix: int, k: int) -> float:
-    """K-th largest of the values whose leading bits are ``prefix``."""
-    found = []
-    for block in blocks():
-        bits = _bits(block)
-        found.append(bits[(bits >> shift) == prefix])
-    candidates = np.concatenate(found)
-    candidates.partition(candidates.size - k)
-    return float(candidates[candidates.size - k].view(np.float64))
+def _kth_of(keys: Keys, k: int) -> Any:
+    keys.partition(len(keys) - k)
+    return keys[len(keys) - k]
 
 
-def _bits(block: Tensor) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    # abs() turns -0.0, which has the sign bit set, into 0.0.
-    bits: np.ndarray[tuple[int], np.dtype[np.int64]] = block.abs().numpy().view(np.int64)
-    return bits
+def _value(key: Any, kind: torch.dtype) -> float:
+    if kind.itemsize > 2:
+        return float(key)
+    return float(torch.tensor(int(key), dtype=torch.int16).view(kind))

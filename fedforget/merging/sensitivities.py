@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from fedforget.merging import kernels
-from fedforget.merging.inputs import Clients, Layout, Source
-from fedforget.merging.selection import kept_count, kth_largest
+from fedforget.merging.inputs import Clients
+from fedforget.merging.layout import Layout, Scratch
+from fedforget.merging.selection import Stream, kept_count, select
+from fedforget.merging.sources import Source
 
 
 @dataclass(frozen=True)
@@ -31,19 +33,12 @@ class Sensitivity:
     threshold: float
     eps0: float
 
-    def weights(self, start: int, stop: int) -> Tensor:
-        """Processed Fisher of rows ``start:stop``, flat fp64."""
-        return kernels.top_normalised(
-            self.source.fisher(start, stop), self.maximum, self.threshold, self.eps0
-        )
-
-    def delta(self, start: int, stop: int) -> Tensor:
-        """Task vector of rows ``start:stop``, flat fp64."""
-        return self.source.delta(start, stop)
-
-    def dense(self) -> Tensor:
-        """Return the whole processed Fisher, in the weight's shape; fp64."""
-        return self.source.layout.assemble(torch.float64, self.weights)
+    def weights(
+        self, start: int, stop: int, out: Tensor | None = None, spare: Tensor | None = None
+    ) -> Tensor:
+        """Processed Fisher of coordinates ``start:stop``; buffers as for :meth:`Source.fisher`."""
+        raw = self.source.fisher(start, stop, out, spare)
+        return kernels.top_normalised_(raw, self.maximum, self.threshold, self.eps0)
 
 
 @dataclass(frozen=True)
@@ -51,11 +46,17 @@ class Sensitivities:
     """Both roles' processed Fishers for one weight."""
 
     layout: Layout
+    dtype: torch.dtype
     forget: list[Sensitivity]
     retain: list[Sensitivity]
 
+    @property
+    def sources(self) -> list[Source]:
+        """What blocks are read from."""
+        return [one.source for one in (*self.forget, *self.retain)]
+
     def unread(self) -> Sensitivities:
-        """Return the same sensitivities without the tensors that they have read."""
+        """Return the same sensitivities without the tensors that they have opened."""
 
         def fresh(role: list[Sensitivity]) -> list[Sensitivity]:
             return [replace(one, source=one.source.unread()) for one in role]
@@ -65,7 +66,7 @@ class Sensitivities:
 
 @dataclass(frozen=True)
 class BaseBlock:
-    """Some rows of the base merge, flat fp64.
+    """Some coordinates of the base merge, flat and in the working dtype.
 
     Attributes
     ----------
@@ -87,29 +88,46 @@ def process(clients: Clients, name: str, alpha: float, eps0: float) -> Sensitivi
 
     def one(source: Source) -> Sensitivity:
         keep = kept_count(source.layout.size, alpha)
-        threshold = kth_largest(source.fisher_blocks, source.layout.size, keep)
-        maximum = (
-            threshold if keep == 1 else max((float(b.max()) for b in source.fisher_blocks()), default=0.0)
-        )
-        return Sensitivity(source, maximum, threshold, eps0)
+        found = select([Stream(source, of_fisher=True)], keep)
+        return Sensitivity(source, found.maximum, found.threshold, eps0)
 
     return Sensitivities(
         layout=clients.layouts[name],
+        dtype=clients.working_dtype(name),
         forget=[one(clients.source(name, members)) for members in clients.domains.values()],
         retain=[one(source) for source in clients.sources(name, clients.retain)],
     )
 
 
-def base_block(s: Sensitivities, gamma: float, eps0: float, start: int, stop: int) -> BaseBlock:
-    """Equations (4) and (5) for rows ``start:stop``."""
-    weights = [[one.weights(start, stop) for one in role] for role in (s.forget, s.retain)]
-    terms = [
-        kernels.weighted_mean([one.delta(start, stop) for one in role], role_weights, eps0)
-        for role, role_weights in zip((s.forget, s.retain), weights, strict=True)
-        if role
-    ]
-    return BaseBlock(
-        update=kernels.total([term for term, _ in terms]).mul_(gamma),
-        sums=[weight for _, weight in terms],
-        retain_weights=weights[1],
-    )
+def base_block(
+    s: Sensitivities, gamma: float, eps0: float, start: int, stop: int, scratch: Scratch
+) -> BaseBlock:
+    """Equations (4) and (5) for coordinates ``start:stop``; the blocks are buffers of ``scratch``.
+
+    Per role, with products, sums and quotients rounded one by one to the working dtype:
+    ``num = w_1 d_1``, then ``num += w_i d_i`` and ``sum += w_i`` in order; the term is
+    ``num / (sum + eps0)``. The update is ``(forget term + retain term) gamma``.
+    """
+    size = stop - start
+    eps0 = max(eps0, torch.finfo(s.dtype).tiny)
+    delta, spare = scratch("delta", size), scratch("spare", size)
+    terms, sums, retain_weights = [], [], []
+    for role, members in (("forget", s.forget), ("retain", s.retain)):
+        if not members:
+            continue
+        numerator, weight = scratch((role, "numerator"), size), scratch((role, "weight"), size)
+        for i, one in enumerate(members):
+            w = one.weights(start, stop, scratch((role, i) if role == "retain" else role, size), spare)
+            one.source.delta(start, stop, delta, spare)
+            if i == 0:
+                torch.mul(delta, w, out=numerator)
+                weight.copy_(w)
+            else:
+                numerator.add_(delta.mul_(w))
+                weight.add_(w)
+            if role == "retain":
+                retain_weights.append(w)
+        terms.append(numerator.div_(torch.add(weight, eps0, out=spare)))
+        sums.append(weight)
+    update = terms[0] if len(terms) == 1 else terms[0].add_(terms[1])
+    return BaseBlock(update.mul_(gamma), sums, retain_weights)

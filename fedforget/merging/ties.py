@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from fedforget.merging import kernels
-from fedforget.merging.inputs import Clients, Source
+from fedforget.merging.inputs import Clients
 from fedforget.merging.registry import Plan, method
-from fedforget.merging.selection import kept_count, kth_largest
+from fedforget.merging.selection import Stream, kept_count, select
+from fedforget.merging.sources import Source
 from fedforget.parameters import Scaled, choice, fraction
 from fedforget.summaries import ClientSummary
 
@@ -48,6 +48,7 @@ def ties(clients: Clients, p: TiesParameters) -> Plan:
         trimmed = trimming.sources(name)
         merged = clients.layouts[name].assemble(
             clients.dtype(name),
+            [one.source for one in trimmed],
             lambda start, stop: kernels.elect_and_average([one.block(start, stop) for one in trimmed]).mul_(
                 p.gamma
             ),
@@ -65,7 +66,7 @@ class Trimmed:
     threshold: float
 
     def block(self, start: int, stop: int) -> Tensor:
-        """Rows ``start:stop``, flat fp64."""
+        """Coordinates ``start:stop``."""
         return kernels.trim(self.source.delta(start, stop), self.threshold)
 
 
@@ -73,7 +74,7 @@ class Trimming:
     """The magnitude below which each client's entries are dropped.
 
     With ``scope="global"`` the thresholds are found at once, by streaming each client's tensors through
-    :func:`kth_largest` (up to four times); only one number per client is kept.
+    :func:`select`; only one number per client is kept.
     """
 
     def __init__(
@@ -82,14 +83,13 @@ class Trimming:
         self._clients = clients
         self._members = members
         self._density = density
-        self._global: Mapping[str, float] = {}
+        self._global: dict[str, float] = {}
         if scope == "global":
             size = sum(layout.size for layout in clients.layouts.values())
             keep = kept_count(size, density)
-            self._global = {
-                member.client_id: kth_largest(partial(self._magnitudes, member), size, keep)
-                for member in members
-            }
+            for member in members:
+                streams = [Stream(clients.source(name, [member]), of_fisher=False) for name in clients.names]
+                self._global[member.client_id] = select(streams, keep).threshold
 
     def sources(self, name: str) -> list[Trimmed]:
         """Return the members' trimmed vectors for one weight, in their order."""
@@ -100,15 +100,6 @@ class Trimming:
             if self._global:
                 threshold = self._global[member.client_id]
             else:
-                threshold = kth_largest(partial(_blocks, source), size, keep)
+                threshold = select([Stream(source, of_fisher=False)], keep).threshold
             trimmed.append(Trimmed(source, threshold))
         return trimmed
-
-    def _magnitudes(self, member: ClientSummary) -> Iterator[Tensor]:
-        for name in self._clients.names:
-            yield from _blocks(self._clients.source(name, [member]))
-
-
-def _blocks(source: Source) -> Iterator[Tensor]:
-    # kth_largest looks at magnitudes only.
-    return (source.delta(start, stop) for start, stop in source.layout.blocks)

@@ -18,14 +18,14 @@ def norm(deltas):
 def test_support_matched_has_firms_support_and_norm(federation, dtype):
     clients = federation(1, dtype)
     firm, matched = merge(clients, "firm", gamma=1.7), merge(clients, "support_matched", gamma=1.7)
-    assert norm(matched.deltas) == pytest.approx(
-        norm(firm.deltas), rel=1e-6 if dtype == torch.float32 else 1e-13
-    )
+    # fp32 inputs are merged in fp32, so gamma rounds every entry.
+    rel = 1e-6 if dtype == torch.float32 else 1e-13
+    assert norm(matched.deltas) == pytest.approx(norm(firm.deltas), rel=rel)
     for name, update in firm.deltas.items():
         assert torch.equal(update != 0, matched.deltas[name] != 0)
     # One factor for all tensors: their shares of the norm are free to differ from FIRM's.
     unscaled = merge(clients, "support_matched")
-    assert matched.report["rescaling"] == pytest.approx(unscaled.report["rescaling"], rel=1e-14)
+    assert matched.report["rescaling"] == pytest.approx(unscaled.report["rescaling"], rel=rel)
     ratios = [
         firm.report["tensors"][name]["norm"] / matched.report["tensors"][name]["norm"] for name in firm.deltas
     ]

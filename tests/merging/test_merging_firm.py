@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedforget.errors import ConfigError
 from fedforget.merging import calibrate_epsilon, merge
-from fedforget.merging.inputs import BLOCK
+from fedforget.merging.layout import BLOCK
 
 
 def one_role(federation, role, seed):

@@ -59,8 +59,11 @@ def assert_close(ours, reference, terms=None):
     assert ours.shape == reference.shape
     scale = np.abs(reference).max() + np.abs(0.0 if terms is None else terms)
     assert np.all(np.abs(ours - reference) <= 1e-6 * scale)
-    # A coordinate that no Fisher keeps is exactly zero in both.
-    assert np.array_equal(ours == 0, reference == 0)
+    # A coordinate that no Fisher keeps is exactly zero in both. Where two terms cancel it need not be: in
+    # fp64 the stabiliser leaves 1e-8 of them, which is below the resolution of the library's fp32.
+    alone = reference != 0 if terms is None else np.abs(reference) > 1e-7 * np.abs(terms)
+    assert np.array_equal((ours == 0)[alone], (reference == 0)[alone])
+    assert not ours[np.broadcast_to(reference == 0 if terms is None else terms == 0, ours.shape)].any()
 
 
 def cancelled(plain, alpha):

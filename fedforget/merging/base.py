@@ -1,0 +1,150 @@
+"""The base merge of one weight, what it does to the retain clients, and its projection."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedforget.merging.layout import Scratch, squares
+from fedforget.merging.sensitivities import BaseBlock, Sensitivities, base_block
+from fedforget.parameters import Scaled, fraction, positive
+from fedforget.projection import project
+
+# A coordinate whose weights sum to less than this many eps0 loses more than 1 % to the stabiliser.
+_ATTENUATED = 99.0
+
+
+@dataclass(frozen=True)
+class FirmBaseParameters(Scaled):
+    """Parameters of the base merge."""
+
+    alpha: float = fraction(0.1, "share of each Fisher tensor's entries that is kept, largest first")
+    eps0: float = positive(1.0e-8, "stabiliser added to a Fisher's maximum and to each sum of weights")
+
+
+@dataclass(frozen=True, eq=False)
+class Support:
+    """The coordinates where a retain client's processed Fisher is positive, and its values there.
+
+    Attributes
+    ----------
+    index : Tensor
+        int32 or int64 ``[n]``, increasing: the union over the retain clients.
+    fishers : Tensor
+        ``[m, n]``, a row per retain client, in the working dtype.
+    """
+
+    index: Tensor
+    fishers: Tensor
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What one block tells."""
+
+    squares: float
+    damage: list[float]
+    support: int
+    attenuated: int
+    index: NDArray[np.intp]
+    fishers: list[NDArray[np.floating]]
+
+
+def merge_base(
+    s: Sensitivities, p: FirmBaseParameters, dtype: torch.dtype, *, collect: bool = False
+) -> tuple[Tensor, Support, dict[str, Any]]:
+    """Build the base merge of one weight, equations (2) to (5), rounded once to ``dtype``.
+
+    Parameters
+    ----------
+    s : Sensitivities
+    p : FirmBaseParameters
+    dtype : torch.dtype
+    collect : bool
+        Whether to collect the retain clients' supports, which the projection works on.
+
+    Returns
+    -------
+    tuple of (Tensor, Support, dict)
+        The base merge; the support, empty unless collected; and the report, whose damages are those
+        of the rounded values, in fp64.
+    """
+    scratch = Scratch(s.dtype)
+    out = torch.empty(s.layout.shape, dtype=dtype)
+    flat = out.view(-1)
+
+    def block(start: int, stop: int) -> _Seen:
+        base = base_block(s, p.gamma, p.eps0, start, stop, scratch)
+        rounded = flat[start:stop].copy_(base.update)
+        return _look(base, rounded, p.eps0, start, collect)
+
+    seen = s.layout.map(s.sources, block)
+    support = sum(one.support for one in seen)
+    damage = [sum((one.damage[k] for one in seen), 0.0) for k in range(len(s.retain))]
+    report = {
+        "base_norm": math.sqrt(sum((one.squares for one in seen), 0.0)),
+        "base_damage": list(damage),
+        "damage": list(damage),
+        "multipliers": [0.0] * len(s.retain),
+        "support": support,
+        "attenuated_share": sum(one.attenuated for one in seen) / support if support else 0.0,
+        "certificate": None,
+    }
+    return out, _support(s, seen), report
+
+
+def _look(base: BaseBlock, rounded: Tensor, eps0: float, start: int, collect: bool) -> _Seen:
+    damage, union = [], np.zeros(0, dtype=np.intp)
+    for weights in base.retain_weights:
+        index = np.flatnonzero(weights.numpy() > 0.0)
+        # Equation (6) on the support, in fp64.
+        f = weights.numpy()[index].astype(np.float64)
+        x = rounded[torch.from_numpy(index)].to(torch.float64).numpy()
+        damage.append(0.5 * float(np.add.reduce(f * x * x)))
+        if collect:
+            union = index if len(base.retain_weights) == 1 else np.union1d(union, index)
+    support, attenuated = 0, 0
+    for weight in base.sums:
+        positive = int(np.count_nonzero(weight.numpy() > 0.0))
+        support += positive
+        attenuated += positive - int(np.count_nonzero(weight.numpy() >= _ATTENUATED * eps0))
+    fishers = [weights.numpy()[union] for weights in base.retain_weights] if collect else []
+    return _Seen(squares(rounded), damage, support, attenuated, union + start, fishers)
+
+
+def _support(s: Sensitivities, seen: list[_Seen]) -> Support:
+    n = sum(len(one.index) for one in seen)
+    index = torch.empty(n, dtype=torch.int32 if s.layout.size < 1 << 31 else torch.int64)
+    fishers = torch.empty(len(s.retain), n, dtype=s.dtype)
+    at = 0
+    for one in seen:
+        part = slice(at, at := at + len(one.index))
+        index[part] = torch.from_numpy(one.index)
+        for k, values in enumerate(one.fishers):
+            fishers[k, part] = torch.from_numpy(values)
+    return Support(index, fishers)
+
+
+def project_onto_budgets(base: Tensor, support: Support, epsilon: float, solver: str) -> dict[str, Any]:
+    """Project a base merge in place, on the coordinates that a retain client minds; return the report."""
+    flat = base.view(-1)
+    projection = project(flat[support.index], list(support.fishers), epsilon, solver)
+    flat[support.index] = projection.update
+    certificate = projection.certificate
+    return {
+        "multipliers": [float(value) for value in projection.multipliers],
+        "damage": [float(value) for value in projection.damage],
+        "certificate": {
+            "stationarity": float(certificate.stationarity),
+            "primal": float(certificate.primal),
+            "dual": float(certificate.dual),
+            "complementarity": float(certificate.complementarity),
+            "certified": bool(certificate.certified),
+        },
+    }
