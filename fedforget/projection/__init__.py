@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from fedforget.projection.api import SOLVERS, Projection, project
 from fedforget.projection.certificate import Certificate
+from fedforget.projection.sparse import SparseFisher
 
-__all__ = ["SOLVERS", "Certificate", "Projection", "project"]
+__all__ = ["SOLVERS", "Certificate", "Projection", "SparseFisher", "project"]

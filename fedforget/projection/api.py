@@ -12,9 +12,11 @@ from torch import Tensor
 
 from fedforget.errors import ConfigError, SummaryError, nearest
 from fedforget.projection.certificate import Certificate, certify, trivial, zeroed
-from fedforget.projection.delivery import deliver_as_is, deliver_exact
+from fedforget.projection.delivery import Delivered, deliver_as_is, deliver_exact
 from fedforget.projection.increase_only import raise_multipliers
-from fedforget.projection.problem import damage, reduce_problem
+from fedforget.projection.problem import Problem, reduce_problem
+from fedforget.projection.sparse import SparseFisher, damage, from_dense
+from fedforget.projection.threads import one_blas_thread
 
 SOLVERS = ("exact", "increase-only")
 EPS0 = 1e-8
@@ -47,7 +49,7 @@ class Projection:
 
 def project(
     base: Tensor,
-    retain_fishers: Sequence[Tensor],
+    retain_fishers: Sequence[Tensor | SparseFisher],
     epsilon: float,
     solver: str = "exact",
     *,
@@ -62,9 +64,9 @@ def project(
     ----------
     base : Tensor
         Any shape and floating dtype, finite.
-    retain_fishers : sequence of Tensor
+    retain_fishers : sequence of Tensor or SparseFisher
         One processed (normalised, sparsified) Fisher diagonal per retain client; shape of ``base``, any
-        floating dtype, finite, non-negative.
+        floating dtype, finite, non-negative. On its support alone, it costs a pass over the weight less.
     epsilon : float
         Budget on ``b_k``, equation (6), for this tensor and each client; ``inf`` for none, 0 to forbid any
         change where a retain Fisher is positive.
@@ -89,45 +91,70 @@ def project(
         A negative or NaN budget, an unknown solver, or a finite budget with no retain client.
     """
     _check_settings(len(retain_fishers), epsilon, solver, eps0)
-    _check_tensors(base, retain_fishers)
+    _check_floating("base update", base)
+    fishers = [_support(f"retain Fisher {k}", one, base) for k, one in enumerate(retain_fishers)]
     update = base.detach().clone(memory_format=torch.contiguous_format)
     flat = update.view(-1)
-    fishers = [fisher.detach().reshape(-1).to(base.device) for fisher in retain_fishers]
-    m = len(fishers)
-    multipliers = np.zeros(m)
-    certificate = trivial(base.dtype)
+    host = flat.cpu()
+    with one_blas_thread():
+        found = _solve(host, fishers, epsilon, solver, eps0)
+    if host.data_ptr() != flat.data_ptr():
+        flat.copy_(host)
+    return Projection(update, *found)
+
+
+def _solve(
+    flat: Tensor, fishers: Sequence[SparseFisher], epsilon: float, solver: str, eps0: float
+) -> tuple[Tensor, Tensor, Certificate]:
+    """Change a flat update in place; return multipliers, damages and the certificate."""
+    multipliers = np.zeros(len(fishers))
+    certificate = trivial(flat.dtype)
     if epsilon == 0.0:
         # The limit of equation (8) as the multipliers grow; no finite multiplier attains it.
-        acting = [(fisher > 0) & (flat != 0) for fisher in fishers]
-        multipliers[[bool(act.any()) for act in acting]] = np.inf
-        for act in acting:
-            flat[act] = 0.0
+        multipliers[[bool((flat[one.index] != 0).any()) for one in fishers]] = np.inf
+        for one in fishers:
+            flat[one.index] = 0.0
+        return torch.from_numpy(multipliers), torch.zeros(len(fishers), dtype=torch.float64), certificate
+    values = np.array([damage(flat, one) for one in fishers], dtype=np.float64)
+    broken = ~(values <= epsilon)
+    violated = np.flatnonzero(broken)
+    if not len(violated):
+        return torch.from_numpy(multipliers), torch.from_numpy(values), certificate
+    problem = reduce_problem(flat, fishers, epsilon, violated, values[violated])
+    delivered = _deliver(problem, flat.dtype, epsilon, solver, eps0)
+    if delivered is None:
+        flat[problem.index] = 0.0
+        multipliers[violated], values[violated] = np.inf, 0.0
+        certificate = zeroed(problem, flat.dtype)
     else:
-        before = np.array([damage(flat, fisher) for fisher in fishers], dtype=np.float64)
-        violated = np.flatnonzero(~(before <= epsilon))
-        if len(violated):
-            problem = reduce_problem(flat, fishers, epsilon, violated)
-            if not problem.in_range:
-                delivered = None
-            elif solver == "exact":
-                delivered = deliver_exact(problem, base.dtype)
-            else:
-                raised = np.ldexp(raise_multipliers(problem, epsilon), problem.exponents)
-                delivered = deliver_as_is(problem, raised, base.dtype, eps0)
-            if delivered is None:
-                multipliers[violated] = np.inf
-                flat[problem.index] = 0.0
-                certificate = zeroed(problem, base.dtype)
-            else:
-                flat[problem.index] = delivered.values.to(base.device)
-                with np.errstate(over="ignore", under="ignore"):
-                    multipliers[violated] = np.ldexp(delivered.multipliers, -problem.exponents)
-                values = delivered.values.to(torch.float64).numpy()
-                certificate = certify(
-                    problem, values, delivered.multipliers, delivered.before_rounding, base.dtype
-                )
-    after = torch.tensor([damage(flat, fisher) for fisher in fishers], dtype=torch.float64)
-    return Projection(update, torch.from_numpy(multipliers), after, certificate)
+        flat[problem.index] = delivered.values
+        multipliers[violated] = problem.true_multipliers(delivered.multipliers)
+        certificate, after = certify(
+            problem, delivered.values, delivered.multipliers, delivered.before_rounding, flat.dtype
+        )
+        values[violated] = problem.true_damages(after)
+    values[~broken] = [damage(flat, one) for one, over in zip(fishers, broken, strict=True) if not over]
+    return torch.from_numpy(multipliers), torch.from_numpy(values), certificate
+
+
+def _deliver(
+    problem: Problem, dtype: torch.dtype, epsilon: float, solver: str, eps0: float
+) -> Delivered | None:
+    if not problem.in_range:
+        return None
+    if solver == "exact":
+        return deliver_exact(problem, dtype)
+    raised = problem.rescaled_multipliers(raise_multipliers(problem, epsilon))
+    return deliver_as_is(problem, raised, dtype, eps0)
+
+
+def _support(name: str, fisher: Tensor | SparseFisher, base: Tensor) -> SparseFisher:
+    if isinstance(fisher, SparseFisher):
+        fisher.check(name, base.numel())
+        return fisher
+    if fisher.shape != base.shape:
+        raise SummaryError(f"{name} has shape {tuple(fisher.shape)}, the base update {tuple(base.shape)}")
+    return from_dense(name, fisher)
 
 
 def _check_settings(m: int, epsilon: float, solver: str, eps0: float) -> None:
@@ -143,17 +170,6 @@ def _check_settings(m: int, epsilon: float, solver: str, eps0: float) -> None:
         raise ConfigError(
             [f"epsilon: the finite budget {epsilon} needs a retain Fisher; add a retain client or give inf"]
         )
-
-
-def _check_tensors(base: Tensor, retain_fishers: Sequence[Tensor]) -> None:
-    _check_floating("base update", base)
-    for k, fisher in enumerate(retain_fishers):
-        name = f"retain Fisher {k}"
-        _check_floating(name, fisher)
-        if fisher.shape != base.shape:
-            raise SummaryError(f"{name} has shape {tuple(fisher.shape)}, the base update {tuple(base.shape)}")
-        if fisher.numel() and not bool(fisher.min() >= 0):
-            raise SummaryError(f"{name} holds negative values; a Fisher diagonal is a mean of squares")
 
 
 def _check_floating(name: str, tensor: Tensor) -> None:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from fedforget.projection.problem import Problem, Vector, damages_of, excess, shrinkage, slackness
+from fedforget.projection.passes import check, excess, slackness
+from fedforget.projection.problem import Problem, Vector
 
 SOLVER_TOLERANCE = 1e-9
 
@@ -61,47 +63,49 @@ class Certificate:
 
 
 def certify(
-    problem: Problem, update: Vector, multipliers: Vector, before_rounding: float, dtype: torch.dtype
-) -> Certificate:
-    """Certify a delivered update.
+    problem: Problem, update: Tensor, multipliers: Vector, before_rounding: float, dtype: torch.dtype
+) -> tuple[Certificate, Vector]:
+    """Certify a delivered update, in one pass.
 
     Parameters
     ----------
     problem : Problem
         The reduced program.
-    update : ndarray
-        fp64 ``[n]``, the delivered values of the coordinates that take part, in the caller's units.
+    update : Tensor
+        ``[n]``, the delivered values of the coordinates that take part, in the caller's units.
     multipliers : ndarray
         fp64 ``[v]``, in rescaled units.
     before_rounding : float
         See :class:`Certificate`.
     dtype : torch.dtype
         What the update is delivered in.
+
+    Returns
+    -------
+    tuple of Certificate and ndarray
+        And fp64 ``[v]``, the damages of the delivered values in rescaled units.
     """
-    base, scaled = problem.scaled_base, np.ldexp(update, -problem.exponent)
-    diagonal = shrinkage(problem, multipliers)
-    with np.errstate(under="ignore"):
-        stationarity = float(np.linalg.norm(diagonal * scaled - base) / np.linalg.norm(base))
-        values = damages_of(problem, scaled)
-        # P(x) - g(lambda) = [L(x, lambda) - g(lambda)] + [P(x) - L(x, lambda)]: no cancellation.
-        gap = 0.5 * float(np.sum(diagonal * np.square(scaled - base / diagonal)))
-        gap += float(multipliers @ (problem.budgets - values))
-    primal = excess(values, problem.budgets)
+    found = check(problem, update, multipliers)
+    # P(x) - g(lambda) = [L(x, lambda) - g(lambda)] + [P(x) - L(x, lambda)]: no cancellation.
+    gap = 0.5 * found.gap + float(multipliers @ (problem.budgets - found.damages))
+    primal = excess(found.damages, problem.budgets)
     largest = float(np.abs(multipliers).max())
     dual = max(0.0, -float(multipliers.min())) / largest if largest else 0.0
-    complementarity = slackness(problem, multipliers, values, problem.budgets)
+    complementarity = slackness(problem, multipliers, found.damages, problem.budgets)
     tolerance = rounding_tolerance(dtype)
     certified = (
         primal == 0.0
         and dual == 0.0
-        and stationarity <= tolerance
+        and found.stationarity <= tolerance
         and complementarity <= tolerance
         and before_rounding <= SOLVER_TOLERANCE
     )
-    gap = float(np.ldexp(gap, 2 * problem.exponent))
-    return Certificate(
-        stationarity, primal, dual, complementarity, gap, before_rounding, tolerance, certified
+    with np.errstate(over="ignore", under="ignore"):
+        gap = float(np.ldexp(gap, 2 * problem.exponent))
+    certificate = Certificate(
+        found.stationarity, primal, dual, complementarity, gap, before_rounding, tolerance, certified
     )
+    return certificate, found.damages
 
 
 def trivial(dtype: torch.dtype) -> Certificate:
@@ -112,7 +116,7 @@ def trivial(dtype: torch.dtype) -> Certificate:
 def zeroed(problem: Problem, dtype: torch.dtype) -> Certificate:
     """Certify an update set to zero because no finite multiplier is large enough: feasible, no more."""
     with np.errstate(over="ignore", under="ignore"):
-        distance = 0.5 * float(np.ldexp(np.sum(np.square(problem.scaled_base)), 2 * problem.exponent))
+        distance = 0.5 * float(np.ldexp(np.sum(np.square(problem.base)), 2 * problem.exponent))
     return Certificate(0.0, 0.0, 0.0, 1.0, distance, math.inf, rounding_tolerance(dtype), False)
 
 

@@ -3,29 +3,43 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from scipy.optimize import nnls
 
-from fedforget.projection.problem import Matrix, Problem, Vector, damages, damages_of, kkt_residual, shrinkage
+from fedforget.projection.passes import Point, damages, evaluate, kkt_residual, rise, scale, shrinkage
+from fedforget.projection.problem import Matrix, Problem, Vector
 
 # The solver aims far below the 1e-9 that the certificate asks for, since a Newton step there is cheap.
 GOAL = 1e-12
 _GOOD = 1e-10
+# A Newton step from this residual usually arrives, so its pass also rounds the update.
+_NEAR = 1e-2
 _MAX_STEPS = 200
 _PARTS = (1.0, 0.5, 0.25, 0.125)
-_SAMPLE = 1 << 16
+# A sample is solved no better than it resembles the whole.
+_SAMPLE_GOAL = 1e-3
+_SMALLEST_SAMPLE = 1 << 12
+# Odd, so that a sample does not fall on the same columns of a matrix whose width is a power of two.
+_STRIDES = (511, 63, 7)
 # Relative to a unit diagonal; makes the Hessian of duplicated clients invertible.
 _RIDGE = 1e-12
 
 
-def solve_dual(problem: Problem, budgets: Vector, start: Vector | None = None) -> Vector:
-    """Maximise the dual (14) and return the multipliers, in rescaled units; fp64 ``[v]``.
+def solve_dual(
+    problem: Problem,
+    budgets: Vector,
+    start: Point | None = None,
+    dtype: torch.dtype | None = None,
+    goal: float = GOAL,
+) -> Point:
+    """Maximise the dual (14) and return the last point.
 
     Each step solves a small non-negative quadratic program with the negative Hessian (20), so a
     multiplier may fall as well as rise. Its right-hand side is that of the secular equations
-    ``b_k^(-1/2) = epsilon^(-1/2)``, which are nearly linear in the multipliers; where that step does not
-    raise the dual enough, the plain gradient (13) is tried, whole and in parts, and then one exact
-    coordinate sweep. The dual never falls, so the steps cannot cycle.
+    ``b_k^(-1/2) = epsilon^(-1/2)``, which are nearly linear in the multipliers; where that step neither
+    halves the best residual so far nor raises the dual, the plain gradient (13) is tried, whole and in
+    parts, and then one exact coordinate sweep.
 
     Parameters
     ----------
@@ -33,86 +47,91 @@ def solve_dual(problem: Problem, budgets: Vector, start: Vector | None = None) -
         The reduced program.
     budgets : ndarray
         fp64 ``[v]``, positive, in rescaled units.
-    start : ndarray, optional
-        Multipliers to begin from; by default those of a sample of the coordinates.
+    start : Point, optional
+        Where to begin; by default at the multipliers of a sample of the coordinates.
+    dtype : torch.dtype, optional
+        Of the rounded update that passes near the optimum are to produce.
+    goal : float
+        KKT residual to stop at.
     """
-    multipliers = _start(problem, budgets) if start is None else start
-    values, hessian = _evaluate(problem, multipliers)
-    residual = kkt_residual(problem, multipliers, values, budgets)
-    best, best_residual, stalled = multipliers, residual, 0
+    point = _start(problem, budgets, dtype) if start is None else start
+    residual = _residual(problem, point, budgets)
+    best, best_residual = point, residual
     for _ in range(_MAX_STEPS):
-        if residual <= GOAL or (best_residual <= _GOOD and stalled >= 3):
+        if residual <= goal:
             break
-        multipliers = _next(problem, multipliers, values, hessian, budgets)
-        values, hessian = _evaluate(problem, multipliers)
-        residual = kkt_residual(problem, multipliers, values, budgets)
-        stalled = 0 if residual < 0.5 * best_residual else stalled + 1
+        point = _next(problem, point, residual, best_residual, budgets, dtype if residual <= _NEAR else None)
+        before, residual = residual, _residual(problem, point, budgets)
+        if best_residual <= _GOOD and residual > 0.5 * before:
+            break  # fp64 has no better point nearby
         if residual < best_residual:
-            best, best_residual = multipliers, residual
-    return best
+            best, best_residual = point, residual
+    return point if residual <= best_residual else best
 
 
-def _next(problem: Problem, present: Vector, values: Vector, hessian: Matrix, budgets: Vector) -> Vector:
-    """Return the first of the candidate steps that raises the dual."""
-    secular = _newton(present, hessian, _secular(values, budgets))
-    if secular is not None and _ascends(problem, present, secular, values, budgets):
-        return secular
-    full = _newton(present, hessian, values - budgets)
+def _residual(problem: Problem, point: Point, budgets: Vector) -> float:
+    return kkt_residual(problem, point.multipliers, point.damages, budgets)
+
+
+def _next(
+    problem: Problem,
+    present: Point,
+    residual: float,
+    best_residual: float,
+    budgets: Vector,
+    dtype: torch.dtype | None,
+) -> Point:
+    """Return the first of the candidate steps that makes progress."""
+    secular = _newton(present, _secular(present.damages, budgets))
+    if secular is not None:
+        trial = evaluate(problem, secular, dtype)
+        if residual <= _GOOD or _progresses(problem, present, trial, best_residual, budgets):
+            return trial
+    full = _newton(present, present.damages - budgets)
     if full is not None:
         for part in _PARTS:
-            trial = np.asarray(present + part * (full - present))
-            if _ascends(problem, present, trial, values, budgets):
+            trial = evaluate(problem, np.asarray(present.multipliers + part * (full - present.multipliers)))
+            if _progresses(problem, present, trial, best_residual, budgets):
                 return trial
-    return coordinate_sweep(problem, present, budgets)
+    return evaluate(problem, coordinate_sweep(problem, present.multipliers, budgets))
 
 
-def _start(problem: Problem, budgets: Vector) -> Vector:
+def _progresses(
+    problem: Problem, present: Point, trial: Point, best_residual: float, budgets: Vector
+) -> bool:
+    """Return whether a step halves the best residual, or raises the dual by a part of what (13) promises.
+
+    The first can happen a few dozen times and the dual cannot rise for ever: the steps do not cycle.
+    """
+    if _residual(problem, trial, budgets) <= 0.5 * best_residual:
+        return True
+    step = trial.multipliers - present.multipliers
+    promised = float(step @ (present.damages - budgets))
+    if not promised > 0.0:
+        return False
+    # The dual is concave: it rises by at least its slope at the far end.
+    if float(step @ (trial.damages - budgets)) >= 1e-3 * promised:
+        return True
+    return rise(problem, present.multipliers, trial.multipliers, budgets) >= 1e-3 * promised
+
+
+def _start(problem: Problem, budgets: Vector, dtype: torch.dtype | None) -> Point:
+    """Solve samples of about 1/512, 1/64 and 1/8 of the coordinates, each from where the last one ended."""
     zero = np.zeros(len(budgets))
-    if len(problem.base) <= _SAMPLE:
-        return coordinate_sweep(problem, zero, budgets)
-    thinned = problem.sample(-(-len(problem.base) // _SAMPLE))
-    seen = thinned.budgets > 0
-    if not seen.all():  # a client with no coordinate in the sample
-        return zero
-    return solve_dual(thinned, thinned.budgets * (budgets / problem.budgets))
-
-
-def _evaluate(problem: Problem, multipliers: Vector) -> tuple[Vector, Matrix]:
-    """Return the damages ``b_k(x(lambda))`` and the negative dual Hessian (20), scaled, in one pass.
-
-    Row and column k of the Hessian are multiplied by :func:`_scale` of multiplier k.
-    """
-    v = len(multipliers)
-    values, hessian = np.zeros(v), np.zeros((v, v))
-    scale = _scale(multipliers)
-    base = problem.scaled_base
-    with np.errstate(under="ignore", over="ignore"):
-        for run, fishers in problem.blocks():
-            diagonal = 1.0 + np.einsum("k,kn->n", multipliers, fishers)
-            update = base[run] / diagonal
-            values += 0.5 * (fishers * np.square(update)).sum(axis=1)
-            fishers *= scale[:, None]
-            fishers *= base[run] / diagonal / np.sqrt(diagonal)
-            hessian += fishers @ fishers.T
-    return values, hessian
-
-
-def _scale(multipliers: Vector) -> Vector:
-    # A Fisher times its multiplier over S is at most 1: no product in the Hessian over- or underflows.
-    return np.maximum(multipliers, 1.0)
-
-
-def _ascends(problem: Problem, present: Vector, trial: Vector, values: Vector, budgets: Vector) -> bool:
-    """Return whether the dual rises by at least a small part of what the gradient (13) promises.
-
-    Written out, ``g(trial) - g(present)`` is ``sum_k (trial_k - present_k) (1/2 sum_j F_k x x' - epsilon)``
-    with the updates x and x' of both points: a difference without cancellation.
-    """
-    step = trial - present
-    promised = float(step @ (values - budgets))
-    mixed = np.sqrt(shrinkage(problem, present)) * np.sqrt(shrinkage(problem, trial))
-    rise = float(step @ (damages_of(problem, problem.scaled_base / mixed) - budgets))
-    return promised > 0.0 and rise >= 1e-3 * promised
+    n = len(problem.base)
+    if n < 2 * _SMALLEST_SAMPLE:
+        return evaluate(problem, coordinate_sweep(problem, zero, budgets), dtype)
+    solved = None
+    for stride in _STRIDES:
+        if n // stride < _SMALLEST_SAMPLE and stride != _STRIDES[-1]:
+            continue
+        sample = problem.sample(stride)
+        share = damages(sample, zero) / problem.before
+        if not (share > 0.0).all():  # a client with no coordinate in the sample
+            continue
+        first = coordinate_sweep(sample, zero, budgets * share) if solved is None else solved.multipliers
+        solved = solve_dual(sample, budgets * share, evaluate(sample, first), goal=_SAMPLE_GOAL)
+    return evaluate(problem, zero if solved is None else solved.multipliers)
 
 
 def _secular(values: Vector, budgets: Vector) -> Vector:
@@ -120,17 +139,19 @@ def _secular(values: Vector, budgets: Vector) -> Vector:
     return np.asarray(2.0 * values * (np.sqrt(values / budgets) - 1.0))
 
 
-def _newton(multipliers: Vector, hessian: Matrix, right_hand_side: Vector) -> Vector | None:
+def _newton(point: Point, right_hand_side: Vector) -> Vector | None:
     """Minimise ``1/2 z'Hz - (r + H lambda)'z`` over ``z >= 0``; None where that fails in fp64."""
+    hessian: Matrix = point.hessian
     diagonal = np.diagonal(hessian)
     if not (np.isfinite(hessian).all() and (diagonal > 0.0).all()):
         return None
-    root, scale = np.sqrt(diagonal), _scale(multipliers)
+    root, units = np.sqrt(diagonal), scale(point.multipliers)
     scaled = hessian / np.outer(root, root) + _RIDGE * np.eye(len(root))
-    unit = root / scale
+    unit = root / units
     try:
         lower = cholesky(scaled, lower=True)
-        target = lower.T @ (unit * multipliers) + solve_triangular(lower, right_hand_side / unit, lower=True)
+        target = lower.T @ (unit * point.multipliers)
+        target += solve_triangular(lower, right_hand_side / unit, lower=True)
         solution, _ = nnls(lower.T, target)
     except (LinAlgError, ValueError, RuntimeError):
         return None
@@ -142,12 +163,11 @@ def coordinate_sweep(problem: Problem, multipliers: Vector, budgets: Vector) -> 
     """Maximise the dual exactly in one multiplier after the other, each free to rise or fall."""
     multipliers = multipliers.copy()
     diagonal = shrinkage(problem, multipliers)
-    base = problem.scaled_base
     for k in range(len(multipliers)):
         fisher = problem.fisher(k)
         others = np.maximum(diagonal - multipliers[k] * fisher, 1.0)
         on = fisher > 0.0
-        multipliers[k] = _secular_root(fisher[on], base[on], others[on], budgets[k])
+        multipliers[k] = _secular_root(fisher[on], problem.base[on], others[on], budgets[k])
         diagonal = others + multipliers[k] * fisher
     return multipliers
 
@@ -167,11 +187,11 @@ def _secular_root(fisher: Vector, base: Vector, others: Vector, budget: float) -
             ratio = value / budget
             if ratio <= 1.0 + 0.1 * GOAL:
                 break
-            scale = max(t, 1.0)
-            slope = float(np.sum(np.square(update) * fisher * (scale * fisher / diagonal)))
+            unit = max(t, 1.0)
+            slope = float(np.sum(np.square(update) * fisher * (unit * fisher / diagonal)))
             if not slope > 0.0:
                 break
-            step = 2.0 * value * (np.sqrt(ratio) - 1.0) / slope * scale
+            step = 2.0 * value * (np.sqrt(ratio) - 1.0) / slope * unit
             if not np.isfinite(step) or t + step <= t:
                 break
             t += step

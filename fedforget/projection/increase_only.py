@@ -29,7 +29,8 @@ def raise_multipliers(problem: Problem, epsilon: float) -> Vector:
     """
     tolerance = max(1e-4 * epsilon, 1e-12)
     fishers = np.ldexp(problem.fishers.astype(np.float64), problem.exponents[:, None])
-    base = problem.base
+    fishers /= problem.divisors[:, None]
+    base = np.ldexp(problem.base, problem.exponent)
     supports = [row > 0.0 for row in fishers]
     multipliers = np.zeros(len(fishers))
     diagonal = np.ones(len(base))

@@ -1,0 +1,132 @@
+"""A retain client's processed Fisher diagonal on its support, the only place where it acts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedforget.errors import SummaryError
+
+# Coordinates per step over a dense tensor.
+_CHUNK = 1 << 18
+# Entries per step over a support: 256 KiB of fp64, so that temporaries stay in cache.
+_BLOCK = 1 << 15
+
+
+@dataclass(frozen=True, eq=False)
+class SparseFisher:
+    """The positive entries ``values / divisor`` of a Fisher diagonal, and where they are.
+
+    A raw Fisher's surviving entries with the maximum as divisor need no copy in fp64.
+
+    Attributes
+    ----------
+    index : Tensor
+        int64 ``[n]``, strictly ascending positions in the flattened weight; on the CPU.
+    values : Tensor
+        ``[n]``, any floating dtype, positive and finite; on the CPU.
+    divisor : float, default 1.0
+        Positive and finite.
+    """
+
+    index: Tensor
+    values: Tensor
+    divisor: float = 1.0
+
+    def check(self, name: str, size: int) -> None:
+        """Check that this is a Fisher diagonal of a weight with ``size`` coordinates.
+
+        Raises
+        ------
+        SummaryError
+            Says what is wrong with ``name``.
+        """
+        n = self.values.numel()
+        if not self.values.is_floating_point():
+            raise SummaryError(f"{name} has dtype {self.values.dtype}; it must be a floating one")
+        if not 0.0 < self.divisor < math.inf:
+            raise SummaryError(f"{name} has divisor {self.divisor}; it must be positive and finite")
+        index = self.index
+        if index.dtype != torch.int64 or index.shape != (n,) or self.values.shape != (n,):
+            raise SummaryError(f"{name}: its index must be int64 and as long as its values")
+        if n and not (int(index[0]) >= 0 and int(index[-1]) < size and bool((index[1:] > index[:-1]).all())):
+            raise SummaryError(f"{name}: its index does not ascend within the {size} coordinates")
+        if n:
+            _check_range(name, self.values)
+            if not bool(self.values.min() > 0):
+                raise SummaryError(f"{name} holds zeros among the values of its support")
+
+
+def from_dense(name: str, fisher: Tensor) -> SparseFisher:
+    """Collect the positive entries of a dense Fisher diagonal, in one pass.
+
+    Raises
+    ------
+    SummaryError
+        It is not floating, or holds NaN, infinite or negative values; says so of ``name``.
+    """
+    if not fisher.is_floating_point():
+        raise SummaryError(f"{name} has dtype {fisher.dtype}; it must be a floating one")
+    flat = fisher.detach().reshape(-1).cpu()
+    indices, values = [], []
+    for start in range(0, flat.numel(), _CHUNK):
+        chunk = flat[start : start + _CHUNK]
+        _check_range(name, chunk)
+        found = torch.nonzero(chunk).squeeze(1)
+        if found.numel():
+            values.append(chunk[found])
+            indices.append(found.add_(start))
+    if not indices:
+        return SparseFisher(torch.empty(0, dtype=torch.int64), flat[:0])
+    return SparseFisher(torch.cat(indices), torch.cat(values))
+
+
+def damage(update: Tensor, fisher: SparseFisher) -> float:
+    """Return ``b_k(update)``, equation (6), summed in fp64.
+
+    Parameters
+    ----------
+    update : Tensor
+        One-dimensional, the whole weight's, on the CPU.
+    fisher : SparseFisher
+    """
+    if not fisher.values.numel():
+        return 0.0
+    c, total, largest = exponent(float(fisher.values.max())), 0.0, 0.0
+    values = update[fisher.index]
+    largest = float(values.abs().max())
+    if largest == 0.0:
+        return 0.0
+    e = exponent(largest)
+    with np.errstate(over="ignore", under="ignore"):
+        for start in range(0, values.numel(), _BLOCK):
+            part = slice(start, start + _BLOCK)
+            x = rescaled(values[part], -e)
+            total += float(np.add.reduce(np.square(x) * rescaled(fisher.values[part], -c)))
+        return float(np.ldexp(0.5 * total / fisher.divisor, c + 2 * e))
+
+
+def exponent(value: float) -> int:
+    """Return the e for which ``value`` is in ``[2**(e-1), 2**e)``."""
+    return int(np.frexp(value)[1])
+
+
+def rescaled(tensor: Tensor, power: int) -> NDArray[np.float64]:
+    """Return a tensor times a power of two, in fp64: exact unless it leaves fp64's range."""
+    wide: NDArray[np.float64] = tensor.to(torch.float64).numpy()
+    # One product where the power is an fp64 number, which ldexp takes several times as long for.
+    return wide * 2.0**power if -1000 < power < 1000 else np.ldexp(wide, power)
+
+
+def _check_range(name: str, values: Tensor) -> None:
+    # NaN propagates through the extremes, so one pass decides.
+    low, high = torch.aminmax(values)
+    if not bool(torch.isfinite(low) & torch.isfinite(high)):
+        raise SummaryError(f"{name} holds NaN or infinite values; check the client that it comes from")
+    if float(low) < 0.0:
+        raise SummaryError(f"{name} holds negative values; a Fisher diagonal is a mean of squares")
