@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedforget.projection.exact import feasible_growth, solve_dual
+from fedforget.projection.exact import GOAL, GOOD, feasible_growth, solve_dual
 from fedforget.projection.passes import Point, damages, kkt_residual, recover, rounding
 from fedforget.projection.problem import Problem, Vector
 
@@ -54,15 +54,16 @@ def deliver_exact(problem: Problem, dtype: torch.dtype) -> Delivered | None:
     """
     budgets = problem.budgets * _TARGET
     lowest = budgets * (1.0 - torch.finfo(dtype).eps)
-    point: Point | None = None
+    point, goal = None, GOAL
     if len(problem.base) >= _PREDICTED:
+        goal = GOOD
         point = solve_dual(problem, budgets, dtype=dtype, goal=_NEAR)
         budgets *= _allowance(problem, point, dtype)
         np.maximum(budgets, lowest, out=budgets)
-    first = point = solve_dual(problem, budgets, point, dtype)
+    first = point = solve_dual(problem, budgets, point, dtype, goal)
     for attempt in range(_ATTEMPTS):
         if attempt:
-            point = solve_dual(problem, budgets, point, dtype)
+            point = solve_dual(problem, budgets, point, dtype, goal)
         rounded = point.rounded or rounding(problem, point.multipliers, dtype)
         excess = rounded.damages / (problem.budgets * (1.0 - SUMMATION))
         broken = ~(excess <= 1.0)

@@ -67,7 +67,7 @@ def problem_of(m: int, d: int, seed: int = 0) -> tuple[torch.Tensor, list[Sparse
     return base, fishers, float(0.15 * budget)
 
 
-@pytest.mark.parametrize(("m", "d"), [(1, 400_000), (3, 200_000), (16, 40_000), (128, 150_000)])
+@pytest.mark.parametrize(("m", "d"), [(1, 400_000), (3, 200_000), (16, 40_000), (128, 100_000)])
 def test_at_most_twelve_passes(m, d, monkeypatch):
     base, fishers, epsilon = problem_of(m, d)
     blocks, read = Problem.blocks, [0]
