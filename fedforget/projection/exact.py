@@ -99,7 +99,7 @@ def _next(
 def _progresses(
     problem: Problem, present: Point, trial: Point, best_residual: float, budgets: Vector
 ) -> bool:
-    """Return whether a step lowers the best residual by a quarter, or raises the dual by a part of what (13) promises.
+    """Return whether a step lowers the best residual by a quarter, or raises the dual as (13) promises.
 
     The first can happen a few dozen times and the dual cannot rise for ever: the steps do not cycle.
     """
