@@ -15,6 +15,7 @@ from fedforget.data.holdings import Holdings
 from fedforget.data.records import Corpus, Records
 from fedforget.evaluation.membership import member_scores
 from fedforget.sequences.ledger import Deletion, Ledger
+from fedforget.sequences.theory import service_life
 from fedforget.sequential_plan import SequentialPlan
 from fedforget.verify import verify_run
 from simulations.federated_method import FederatedMethod
@@ -84,7 +85,7 @@ class Course:
         """Return what was measured, as plain values."""
         method, pace = self._method, self._pace
         method.train()
-        training = method.cost()
+        training, formed = method.cost(), life_as_formed(method)
         before = self._scores(self._corpus.federated)
         held_out = self._scores(self._corpus.test)
         self._row(0, 0.0)
@@ -116,6 +117,7 @@ class Course:
             "exact": method.exact,
             "recovers": self._recovers,
             "training": dataclasses.asdict(training),
+            "expected_as_formed": formed,
             "course": self._rows,
             "life": life,
             "requests": self._rows[-1]["after"],
@@ -196,6 +198,16 @@ def in_service(method: UnlearningMethod, records: int) -> dict[str, Any]:
     longest = max((sum(sizes[group] for group in prefix) for prefix in served), default=0)
     union = sum(sizes[group] for group in {group for prefix in served for group in prefix})
     return {"modules": modules, "longest": longest / records, "union": union / records}
+
+
+def life_as_formed(method: UnlearningMethod) -> float | None:
+    """Return the expected service life of the groups that formed, hit as often as they have slices."""
+    if not isinstance(method, FederatedMethod):
+        return None
+    with Ledger(method.run.ledger, read_only=True, verify=False) as ledger:
+        plan = SequentialPlan.of(ledger.groups(), ledger.sequences())
+    sizes = [float(len(group)) for group in plan.groups]
+    return service_life(plan.sequences, prior=sizes, num_groups=len(sizes)).mean
 
 
 def verified(method: UnlearningMethod, number: int) -> dict[str, Any] | None:
