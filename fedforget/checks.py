@@ -14,6 +14,7 @@ from fedforget.config import (
     RunConfig,
     expand_clients,
 )
+from fedforget.data_config import DataConfig
 from fedforget.errors import ConfigError, nearest
 from fedforget.matching import QP
 from fedforget.merging import methods
@@ -69,6 +70,8 @@ def _clients(groups: list[ClientGroup]) -> list[str]:
         problems += one_of(f"clients[{i}].role", group.role, ("forget", "retain"))
         problems += at_least(f"clients[{i}].count", group.count, 1)
         problems += at_least(f"clients[{i}].max_examples", group.max_examples, 0)
+        problems += one_of(f"clients[{i}].partition", group.partition, ("iid", "contiguous", "dirichlet"))
+        problems += positive(f"clients[{i}].dirichlet_alpha", group.dirichlet_alpha)
         if not group.domain:
             problems.append(f"clients[{i}].domain: is empty; name the domain that these clients hold")
     roles = {group.role for group in groups}
@@ -221,10 +224,28 @@ def _compare(config: RunConfig) -> list[str]:
     return problems
 
 
+def _data(data: DataConfig) -> list[str]:
+    problems = at_least("data.max_length", data.max_length, 2)
+    problems += one_of("data.targets", data.targets, ("answer", "all"))
+    if not 0.0 <= data.unseen_share < 1.0:
+        problems.append(f"data.unseen_share: {data.unseen_share} is outside [0, 1)")
+    if data.family in data.also:
+        problems.append(f"data.also: {data.family!r} is data.family already; leave it out")
+    problems += at_least("data.mmlu.retain_questions", data.mmlu.retain_questions, 1)
+    if data.mmlu.evaluation_split in data.mmlu.train_splits:
+        problems.append(
+            f"data.mmlu.train_splits: {data.mmlu.evaluation_split!r} is data.mmlu.evaluation_split; what is "
+            "trained on must not be asked"
+        )
+    problems += one_of("data.muse.corpus", data.muse.corpus, ("books", "news"))
+    problems += at_least("data.muse.passage_chars", data.muse.passage_chars, 1)
+    return problems
+
+
 def _rest(config: RunConfig) -> list[str]:
     problems = _compare(config)
     evaluation = config.evaluation
-    problems += at_least("data.max_length", config.data.max_length, 2)
+    problems += _data(config.data)
     problems += at_least("fisher.num_sequences", config.fisher.num_sequences, 1)
     problems += at_least("fisher.max_length", config.fisher.max_length, 2)
     problems += at_least("fisher.batch", config.fisher.batch, 1)

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import click
 import typer
 
-from fedforget import export_command, operating_commands, sequential_commands
+from fedforget import data_commands, export_command, operating_commands, sequential_commands
 from fedforget.console import show
 from fedforget.errors import ConfigError, FedForgetError
 
@@ -239,6 +239,7 @@ def build() -> typer.Typer:
     app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
     app.callback()(_root)
     app.add_typer(config_app, name="config")
+    data_commands.register(app)
     sequential_commands.register(app)
     operating_commands.register(app)
     for command in (prepare, methods, objectives, merge, sweep, compare, report):

@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedforget.data_config import DataConfig
+
 
 @dataclass
 class TinyModelConfig:
@@ -54,36 +56,14 @@ class LoraConfig:
 
 
 @dataclass
-class FieldsConfig:
-    """Column names of a file that the user brings."""
-
-    id: str = "id"
-    domain: str = "domain"
-    split: str = "split"
-    text: str = "text"
-    question: str = "question"
-    answer: str = "answer"
-    choices: str = "choices"
-    label: str = "label"
-
-
-@dataclass
-class DataConfig:
-    """Where examples come from."""
-
-    family: str = "facts"  # facts (real-world facts), fictional (for the tiny model), or jsonl
-    path: str = ""  # jsonl: a file or a directory of <domain>.jsonl
-    max_length: int = 128  # tokens per training sequence
-    fields: FieldsConfig = field(default_factory=FieldsConfig)
-
-
-@dataclass
 class ClientGroup:
     """Clients of one role and domain; ``count`` of them hold disjoint shards of its data."""
 
     role: str = "forget"  # forget or retain
     domain: str = ""
     count: int = 1
+    partition: str = "iid"  # how they share it: iid, contiguous (in the data's order) or dirichlet
+    dirichlet_alpha: float = 0.3  # concentration of the Dirichlet partition over the data's labels
     path: str = ""  # the group's own JSONL file, instead of data.path
     max_examples: int = 0  # 0: no limit
     # Forget clients: a retain domain that they hold a shard of as well, for objectives with a
@@ -246,6 +226,10 @@ class ClientSpec:
         0 for no limit.
     retain_domain : str
         The retain domain that a forget client holds a shard of as well, or empty.
+    partition : str
+        ``iid``, ``contiguous`` or ``dirichlet``.
+    dirichlet_alpha : float
+        Of the Dirichlet partition.
     """
 
     id: str
@@ -256,6 +240,8 @@ class ClientSpec:
     path: str = ""
     max_examples: int = 0
     retain_domain: str = ""
+    partition: str = "iid"
+    dirichlet_alpha: float = 0.3
 
 
 def expand_clients(groups: list[ClientGroup]) -> list[ClientSpec]:
@@ -270,6 +256,8 @@ def expand_clients(groups: list[ClientGroup]) -> list[ClientSpec]:
             path=group.path,
             max_examples=group.max_examples,
             retain_domain=group.retain_domain,
+            partition=group.partition,
+            dirichlet_alpha=group.dirichlet_alpha,
         )
         for group in groups
         for shard in range(group.count)

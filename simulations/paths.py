@@ -27,12 +27,15 @@ def absolute(path: str, root: Path | None = None) -> str:
 def with_absolute_paths(config: AnyConfig, root: Path | None = None) -> AnyConfig:
     """Return the configuration with its data and model paths made absolute.
 
-    A model path is changed only where a directory of that name is there: it can also be a hub id.
+    A path that can also be a hub id is changed only where there is a file or directory of that name.
     """
     root = root or base()
     if not isinstance(config, RunConfig):
         return _sequential(config, root)
-    data = dataclasses.replace(config.data, path=absolute(config.data.path, root))
+    given = config.data
+    path = absolute(given.path, root) if given.family == "jsonl" else _if_there(given.path, root)
+    also = {name: _if_there(path, root) for name, path in given.also.items()}
+    data = dataclasses.replace(given, path=path, also=also)
     clients = [dataclasses.replace(group, path=absolute(group.path, root)) for group in config.clients]
     model = config.model
     if not model.path.startswith("package:") and (root / model.path).is_dir():
@@ -43,8 +46,11 @@ def with_absolute_paths(config: AnyConfig, root: Path | None = None) -> AnyConfi
 def _sequential(config: SequentialRunConfig, root: Path) -> SequentialRunConfig:
     """Do the same for a FedSGT run, whose data path can be a hub id as well."""
     data, model = config.data, config.model
-    if data.path and (root / Path(data.path).expanduser()).exists():
-        data = dataclasses.replace(data, path=absolute(data.path, root))
+    data = dataclasses.replace(data, path=_if_there(data.path, root))
     if (root / Path(model.path).expanduser()).is_dir():
         model = dataclasses.replace(model, path=absolute(model.path, root))
     return dataclasses.replace(config, data=data, model=model)
+
+
+def _if_there(path: str, root: Path) -> str:
+    return absolute(path, root) if path and (root / Path(path).expanduser()).exists() else path

@@ -51,6 +51,24 @@ def test_presets_are_listed_and_valid(capsys: pytest.CaptureFixture[str]) -> Non
     assert fedforget(capsys, "config", "validate", "firm-ci").out == "firm-ci: valid, 4 clients\n"
 
 
+def test_families_of_data_are_listed_shown_and_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [line.split("\t") for line in fedforget(capsys, "data", "list").out.splitlines()]
+    kinds = {name: kind for name, kind, _ in rows}
+    assert (kinds["wmdp"], kinds["table"], kinds["cifar100"], kinds["mnli"]) == (
+        "firm",
+        "firm",
+        *["fedsgt"] * 2,
+    )
+    shown = fedforget(capsys, "data", "show", "tofu").out
+    assert "  forget01: splits train; columns question, answer\n" in shown
+    assert "columns question, answer, paraphrased_answer, perturbed_answer (may have paraphrased_q" in shown
+    checked = fedforget(capsys, "data", "check", "firm-ci").out.splitlines()
+    assert checked[0] == "forget-herbs-0: trains on 8 of herbs"
+    assert "birds (retain): questions 20 in select, 60 in report" in checked
+    checked = fedforget(capsys, "data", "check", "fedsgt-ci").out.splitlines()
+    assert checked[0] == "digits: 898 public, 674 federated, 225 test records; 10 classes"
+
+
 def test_show_applies_overrides(capsys: pytest.CaptureFixture[str]) -> None:
     found = fedforget(capsys, "config", "show", "firm-ci", "merge.gamma=2.5")
     assert found.status == 0
@@ -83,6 +101,9 @@ def test_every_problem_of_a_configuration_at_once(capsys: pytest.CaptureFixture[
         (["sweep", "nowhere", "--split", "test"], 1, "--split: 'test' is neither"),
         (["compare", "nowhere", "--level", "2"], 1, "--level: '2'"),
         (["merge", "nowhere", "--gamma", "much"], 2, "not a valid float"),
+        (["data", "show", "wmpd"], 1, "there is no family 'wmpd' (did you mean 'wmdp'?)"),
+        (["data", "check", "firm-wmdp", "data.path=./none"], 1, "there is no directory './none'"),
+        (["data", "check", "firm-ci", "data.family=cifar10"], 1, "'cifar10' is for presets of kind fedsgt"),
     ],
 )
 def test_wrong_input(

@@ -25,12 +25,15 @@ class Example:
         The part that a language-modelling loss is taken on; never empty.
     prompt : str
         What precedes ``text``; empty when the whole sequence is trained on.
+    label : str
+        What a label-skewed partition goes by (subject, author, right answer); may be empty.
     """
 
     id: str
     domain: str
     text: str
     prompt: str = ""
+    label: str = ""
 
 
 @dataclass(frozen=True)

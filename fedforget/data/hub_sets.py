@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedforget.errors import DataError, nearest
+from fedforget.data.tables import check_columns, load_split
+from fedforget.errors import DataError
 from fedforget.sequential_config import RecordsConfig
-
-READERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv"}
 
 
 @dataclass(frozen=True)
@@ -80,15 +78,12 @@ def load_tables(
         raise DataError(
             f"data.test_split: is {splits[1]!r}, the training split; accuracy needs other records"
         )
-    loaded = [_split(path, cfg.subset or known.subset, split) for split in splits]
+    loaded = [load_split(path, cfg.subset or known.subset, split) for split in splits]
     for split, rows in zip(splits, loaded, strict=True):
-        for column in (*inputs, label, *([cfg.columns.id] if cfg.columns.id else [])):
-            if column not in rows.column_names:
-                close = nearest(column, rows.column_names)
-                raise DataError(
-                    f"{path}, split {split!r}: there is no column {column!r}{close}; "
-                    f"it has {', '.join(rows.column_names)}; name yours under data.columns"
-                )
+        wanted = (*inputs, label, *([cfg.columns.id] if cfg.columns.id else []))
+        check_columns(
+            rows.column_names, wanted, f"{path}, split {split!r}", "; name yours under data.columns"
+        )
         if not len(rows):
             raise DataError(f"{path}, split {split!r}: holds no record")
     names = _class_names(loaded, label)
@@ -98,55 +93,6 @@ def load_tables(
         labels = classes(rows, label, names, f"{path}, split {split!r}")
         tables.append(Table(ids, tuple(list(rows[column]) for column in inputs), labels))
     return tables[0], tables[1], names
-
-
-def _split(path: str, subset: str, split: str) -> Any:
-    from datasets import load_dataset
-    from datasets.utils.logging import disable_progress_bar, enable_progress_bar
-
-    folder = Path(path).expanduser()
-    options: dict[str, Any]
-    if folder.exists():
-        files = _local_files(folder, subset, split)
-        source = READERS[files[0].suffix]
-        options = {"data_files": {split: [str(file) for file in files]}}
-    elif path.startswith((".", "/", "~")) or path.count("/") > 1 or not path:
-        raise DataError(f"data.path: there is no directory {path!r}; give a local directory or a hub id")
-    else:
-        source, options = path, {"name": subset or None}
-    disable_progress_bar()
-    try:
-        return load_dataset(source, split=split, **options)
-    except Exception as error:  # datasets raises many kinds; none of them says what to do
-        why = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise DataError(
-            f"{path}, split {split!r}: cannot be loaded ({why}); check the name and the network, or give "
-            "data.path=<a local directory that holds the data set's files>"
-        ) from error
-    finally:
-        enable_progress_bar()
-
-
-def _local_files(folder: Path, subset: str, split: str) -> list[Path]:
-    if not folder.is_dir():
-        raise DataError(
-            f"data.path: {folder} is a file; give the directory that holds {split}.parquet (or .json, .csv) "
-            "and the test split beside it"
-        )
-    inside = folder / subset if subset and (folder / subset).is_dir() else folder
-    found = sorted(
-        file
-        for file in inside.rglob("*")
-        if file.suffix in READERS and file.stem.split("-")[0] == split and file.is_file()
-    )
-    if not found:
-        raise DataError(f"data.path: {inside} holds no {split}.parquet, .json, .jsonl or .csv")
-    kinds = {file.suffix for file in found}
-    if len(kinds) > 1:
-        raise DataError(
-            f"data.path: {inside} holds split {split!r} as {' and '.join(sorted(kinds))}; keep one"
-        )
-    return found
 
 
 def _class_names(splits: Sequence[Any], label: str) -> tuple[str, ...]:

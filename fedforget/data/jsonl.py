@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedforget.config import FieldsConfig
 from fedforget.data.examples import SPLITS, Example, Question, check_domain, check_role, check_split
+from fedforget.data_config import FieldsConfig
 from fedforget.errors import DataError, nearest
 from fedforget.seeds import derive_seed
 
@@ -30,7 +30,7 @@ _ROW_SPLITS = ("train", *SPLITS, "general")
 
 
 @dataclass
-class _Rows:
+class OwnRows:
     """What the files of one source hold."""
 
     examples: dict[str, list[Example]] = field(default_factory=dict)
@@ -62,13 +62,16 @@ class JsonlData:
     def __init__(self, path: str | Path, fields: FieldsConfig, seed: int, domain: str = "") -> None:
         self._path = Path(path).expanduser()
         self._seed = seed
-        rows = _Rows()
-        for file in _files(self._path):
-            default = domain if domain and self._path.is_file() else file.stem
-            _Reader(file, fields, default, rows).read()
+        rows = OwnRows()
+        self._read(fields, domain, rows)
         self._examples = rows.examples
         self._general = rows.general
         self._questions = {name: self._split(name, asked) for name, asked in rows.questions.items()}
+
+    def _read(self, fields: FieldsConfig, domain: str, rows: OwnRows) -> None:
+        for file in _files(self._path):
+            default = domain if domain and self._path.is_file() else file.stem
+            RowReader(file, fields, default, rows).read()
 
     def domains(self) -> list[str]:
         """Return the names of all domains, sorted."""
@@ -126,17 +129,21 @@ def _files(path: Path) -> list[Path]:
     return [path]
 
 
-class _Reader:
-    """Reads one file into rows; every error names the file and the line."""
+class RowReader:
+    """Reads one source into rows; every error names the file, or hub id, and the line or row."""
 
-    def __init__(self, path: Path, fields: FieldsConfig, domain: str, rows: _Rows) -> None:
+    def __init__(
+        self, path: Path, fields: FieldsConfig, domain: str, rows: OwnRows, *, unit: str = "line"
+    ) -> None:
         self._path = path
+        self._unit = unit
         self._fields = fields
         self._domain = domain
         self._rows = rows
         self._line = 0
 
     def read(self) -> None:
+        """Read a whole file of JSON Lines."""
         try:
             # utf-8-sig drops the byte order mark that some editors write.
             content = self._path.read_bytes()
@@ -153,6 +160,11 @@ class _Reader:
         for self._line, line in enumerate(lines, start=1):
             if line.strip():
                 self._row(self._object(line))
+
+    def take(self, number: int, row: dict[str, Any]) -> None:
+        """Read one row of a table; columns without a value count as absent."""
+        self._line = number
+        self._row({name: value for name, value in row.items() if value is not None})
 
     def _object(self, line: str) -> dict[str, Any]:
         try:
@@ -252,7 +264,7 @@ class _Reader:
         return label
 
     def _id(self, row: dict[str, Any]) -> str:
-        name, here = self._fields.id, f"{self._path}, line {self._line}"
+        name, here = self._fields.id, f"{self._path}, {self._unit} {self._line}"
         value = row.get(name, f"{self._path.stem}:{self._line}")
         if not isinstance(value, str | int) or isinstance(value, bool) or value == "":
             raise self._error(f"{name!r} must be a text or a whole number, not {json.dumps(value)}")
@@ -284,7 +296,7 @@ class _Reader:
         return f" (it has {', '.join(repr(name) for name in row) or 'no columns'})"
 
     def _error(self, what: str) -> DataError:
-        return DataError(f"{self._path}, line {self._line}: {what}")
+        return DataError(f"{self._path}, {self._unit} {self._line}: {what}")
 
 
 def _after(prompt: str, text: str) -> str:

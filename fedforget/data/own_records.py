@@ -7,7 +7,6 @@ removing a row from the files moves no other record.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,12 @@ import numpy as np
 
 from fedforget.data.corpora import load_corpus
 from fedforget.data.holdings import ClientRecords, Deleted, remaining
-from fedforget.data.hub_sets import READERS, Table, classes
+from fedforget.data.hub_sets import Table, classes
 from fedforget.data.image_records import IMAGE_SETS, images
 from fedforget.data.records import Records
+from fedforget.data.tables import READERS, check_columns, first_line, read_files
 from fedforget.data.text_records import TEXT_SETS, texts
-from fedforget.errors import DataError, nearest
+from fedforget.errors import DataError
 from fedforget.seeds import derive_seed
 from fedforget.sequential_config import RecordsConfig, SequentialRunConfig
 
@@ -93,12 +93,7 @@ def own_records(config: SequentialRunConfig, path: str | Path) -> Records:
     rows = _read(Path(path).expanduser())
     inputs = _inputs(data, corpus.task)
     label, name = data.columns.label or "label", data.columns.id or "id"
-    for column in (name, label, *inputs):
-        if column not in rows.column_names:
-            raise DataError(
-                f"{path}: there is no column {column!r}{nearest(column, rows.column_names)}; it has "
-                f"{', '.join(rows.column_names)}; name yours under data.columns"
-            )
+    check_columns(rows.column_names, (name, label, *inputs), str(path), "; name yours under data.columns")
     ids = tuple(str(value if value is not None else "") for value in rows[name])
     if "" in ids:
         raise DataError(f"{path}, row {ids.index('')}: its {name!r} is empty; every record needs an id")
@@ -119,9 +114,6 @@ def own_records(config: SequentialRunConfig, path: str | Path) -> Records:
 
 
 def _read(path: Path) -> Any:
-    from datasets import load_dataset
-    from datasets.utils.logging import disable_progress_bar, enable_progress_bar
-
     files = [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.suffix in READERS)
     if not files:
         what = "holds no .jsonl, .json, .csv or .parquet" if path.is_dir() else "is not there"
@@ -129,23 +121,10 @@ def _read(path: Path) -> Any:
     kinds = {READERS.get(file.suffix, file.suffix) for file in files}
     if len(kinds) > 1 or not kinds <= set(READERS.values()):
         raise DataError(f"{path}: holds {' and '.join(sorted(kinds))}; keep one of json, csv and parquet")
-    disable_progress_bar()
     try:
-        # A cache of its own that goes at once: a copy elsewhere would outlive the deletion of a row.
-        with tempfile.TemporaryDirectory() as cache:
-            return load_dataset(
-                kinds.pop(),
-                data_files=[str(file) for file in files],
-                split="train",
-                cache_dir=cache,
-                keep_in_memory=True,
-            )
+        return read_files(files)
     except Exception as error:  # datasets raises many kinds
-        cause = error.__cause__ or error
-        why = (str(cause).strip() or type(cause).__name__).splitlines()[0]
-        raise DataError(f"{path}: cannot be read as records ({why})") from error
-    finally:
-        enable_progress_bar()
+        raise DataError(f"{path}: cannot be read as records ({first_line(error)})") from error
 
 
 def _inputs(data: RecordsConfig, task: str) -> tuple[str, ...]:

@@ -34,6 +34,13 @@ def iid(n: int, num_shards: int, seed: int) -> list[list[int]]:
     return [[int(i) for i in shard] for shard in np.array_split(order, num_shards)]
 
 
+def contiguous(n: int, num_shards: int) -> list[list[int]]:
+    """Cut ``range(n)``, in its order, into shards whose sizes differ by at most one; larger ones first."""
+    if num_shards < 1:
+        raise DataError(f"{num_shards} shards asked for; give at least 1")
+    return [[int(i) for i in shard] for shard in np.array_split(np.arange(n), num_shards)]
+
+
 def dirichlet(
     labels: Sequence[Hashable], num_clients: int, alpha: float, seed: int, min_examples: int = 1
 ) -> list[list[int]]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fedforget.config import FieldsConfig
 from fedforget.data import JsonlData
+from fedforget.data_config import FieldsConfig
 from fedforget.errors import DataError
 
 

@@ -23,7 +23,9 @@ def facts_of(config: RunConfig, spec: ClientSpec) -> set[str]:
 
 
 def test_every_family_describes_itself() -> None:
-    assert list(families()) == ["facts", "fictional", "jsonl"]
+    firm = [name for name, family in families().items() if family.kind == "firm"]
+    assert firm == ["facts", "fictional", "wmdp", "mmlu", "tofu", "muse", "jsonl", "table"]
+    assert {"digits", "cifar100", "mnli"} < families().keys() - set(firm)
     assert all(f.summary.endswith(".") and f.reference and f.name == name for name, f in families().items())
 
 

@@ -1,0 +1,285 @@
+"""Tables through ``datasets``: a split of a hub data set, or local files of the same schema."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedforget.errors import DataError, nearest
+
+READERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv"}
+_ENDINGS = ".parquet, .json, .jsonl or .csv"
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """One configuration of a data set.
+
+    Attributes
+    ----------
+    subset : str
+        Configuration name; on disk, a folder or a file of that name. Empty: there is only one.
+    splits : tuple of str
+        The splits that are read.
+    columns, optional : tuple of str
+        Columns that must, and that may, be there.
+    """
+
+    subset: str
+    splits: tuple[str, ...]
+    columns: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+
+
+class Rows:
+    """The rows of one split, with their columns checked.
+
+    Parameters
+    ----------
+    path : str
+        Hub id, or a local file or directory.
+    schema : TableSchema
+    split : str
+        One of the schema's, or another that the configuration names.
+    own : bool
+        Whether the data set has several configurations, so that files outside the one that is
+        asked for must not be taken for it.
+
+    Raises
+    ------
+    DataError
+        Names the file or hub id, the configuration and the split; a missing column with what is
+        there.
+    """
+
+    def __init__(self, path: str, schema: TableSchema, split: str, *, own: bool = True) -> None:
+        self.where = f"{path}, {f'configuration {schema.subset!r}, ' if schema.subset else ''}split {split!r}"
+        table = load_split(path, schema.subset, split, own=own)
+        check_columns(table.column_names, schema.columns, self.where)
+        kept = [name for name in (*schema.columns, *schema.optional) if name in table.column_names]
+        self._rows: list[dict[str, Any]] = table.select_columns(kept).to_list()
+        if not self._rows:
+            raise DataError(f"{self.where}: holds no row")
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def text(self, row: int, column: str) -> str:
+        """Return a text, which must not be empty."""
+        value = self._rows[row].get(column)
+        if not isinstance(value, str) or not value.strip():
+            raise self._error(row, column, value, "a text")
+        return value
+
+    def optional_text(self, row: int, column: str) -> str:
+        """Return a text, empty where the column or the value is missing."""
+        return "" if self._rows[row].get(column) is None else self.text(row, column)
+
+    def texts(self, row: int, column: str, at_least: int = 1) -> tuple[str, ...]:
+        """Return a list of texts; in a CSV it may be written as JSON or as a Python list."""
+        value = as_list(self._rows[row].get(column))
+        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            raise self._error(row, column, value, "a list of texts")
+        if len(value) < at_least:
+            raise self._error(row, column, value, f"a list of at least {at_least} texts")
+        return tuple(value)
+
+    def optional_texts(self, row: int, column: str) -> tuple[str, ...]:
+        """Return a list of texts, empty where the column or the value is missing."""
+        return () if self._rows[row].get(column) is None else self.texts(row, column)
+
+    def label(self, row: int, column: str, count: int) -> int:
+        """Return the index of a choice, given as a number from 0 or as a letter from A."""
+        value = self._rows[row].get(column)
+        found = value
+        if isinstance(value, str):
+            letter = value.strip()
+            found = int(letter) if letter.isdigit() else ord(letter) - ord("A") if len(letter) == 1 else -1
+        if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < count:
+            last = f"0 to {count - 1} or A to {chr(ord('A') + count - 1)}"
+            raise self._error(row, column, value, f"the index of one of its {count} choices, {last}")
+        return found
+
+    def _error(self, row: int, column: str, value: Any, wanted: str) -> DataError:
+        shown = json.dumps(value, default=str, ensure_ascii=False)
+        shown = shown if len(shown) <= 60 else f"{shown[:60]}..."
+        return DataError(f"{self.where}, row {row}: column {column!r} must be {wanted}, not {shown}")
+
+
+def as_list(value: Any) -> Any:
+    """Return the list that a text spells, as JSON or as Python; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    for read in (json.loads, ast.literal_eval):
+        try:
+            found = read(value)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            continue
+        return found if isinstance(found, list) else value
+    return value
+
+
+def check_columns(names: Iterable[str], wanted: Iterable[str], where: str, mend: str = "") -> None:
+    """Raise a :class:`DataError` that names the first missing column, the nearest one, and what is there."""
+    known = list(names)
+    for column in wanted:
+        if column not in known:
+            raise DataError(
+                f"{where}: there is no column {column!r}{nearest(column, known)}; it has "
+                f"{', '.join(known)}{mend}"
+            )
+
+
+def load_split(path: str, subset: str, split: str, *, own: bool = False) -> Any:
+    """Load one split as a ``datasets.Dataset``.
+
+    Parameters
+    ----------
+    path : str
+        A hub id; or a local directory with ``<split>.parquet`` (or ``<split>-*.parquet``, .json, .jsonl,
+        .csv) in it, in a folder named after the configuration, or below ``data/``; with
+        ``<configuration>.json``; or what ``Dataset.save_to_disk`` wrote, again by configuration; or
+        one such file.
+    subset : str
+        Configuration name; empty for none.
+    split : str
+    own : bool
+        Take local files of the named configuration alone, never those beside it.
+
+    Raises
+    ------
+    DataError
+        There is no such directory, split or file; or ``datasets`` cannot read it.
+    """
+    local = Path(path).expanduser()
+    if not local.exists() and (path.startswith((".", "/", "~")) or path.count("/") > 1 or not path):
+        raise DataError(f"data.path: there is no directory {path!r}; give a local directory or a hub id")
+    if local.exists():
+        saved = _saved(local, subset, own)
+        if saved is not None:
+            return _read_saved(saved, split)
+        files = _local_files(local, subset, split, own)
+        return _load(path, "", split, files)
+    return _load(path, subset, split, [])
+
+
+def read_files(files: list[Path], split: str = "train") -> Any:
+    """Read files of one kind into memory, as one ``datasets.Dataset``; no copy is left behind.
+
+    Raises whatever ``datasets`` raises; the cause says what is wrong with a file.
+    """
+    from datasets import Dataset
+
+    # Not load_dataset: even for local files it calls the hub, to count. And a cache of its own that
+    # goes at once: a copy elsewhere would outlive the deletion of a row.
+    read = getattr(Dataset, f"from_{READERS[files[0].suffix]}")
+    with _quiet(), tempfile.TemporaryDirectory() as cache:
+        return read([str(file) for file in files], split=split, cache_dir=cache, keep_in_memory=True)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    from datasets.utils.logging import disable_progress_bar, enable_progress_bar
+
+    disable_progress_bar()
+    try:
+        yield
+    finally:
+        enable_progress_bar()
+
+
+def first_line(error: Exception) -> str:
+    """Return what went wrong in one line: datasets wraps the error that says it."""
+    cause = error.__cause__ or error
+    return (str(cause).strip() or type(cause).__name__).splitlines()[0]
+
+
+def _load(path: str, subset: str, split: str, files: list[Path]) -> Any:
+    from datasets import load_dataset
+
+    try:
+        if files:
+            return read_files(files, split)
+        with _quiet():
+            return load_dataset(path, name=subset or None, split=split)
+    except Exception as error:  # datasets raises many kinds; none of them says what to do
+        where = f"{path}, {f'configuration {subset!r}, ' if subset else ''}split {split!r}"
+        mend = (
+            "check the file"
+            if files
+            else "check the name and the network, or give data.path=<a local directory that holds the data "
+            "set's files>"
+        )
+        raise DataError(f"{where}: cannot be loaded ({first_line(error)}); {mend}") from error
+
+
+def _saved(folder: Path, subset: str, own: bool) -> Path | None:
+    """Return the folder of a data set saved to disk, if that is what is there."""
+    candidates: list[Path] = [folder / subset] if subset else []
+    if not (own and subset):
+        candidates.append(folder)
+    for candidate in candidates:
+        if (candidate / "dataset_dict.json").is_file() or (candidate / "dataset_info.json").is_file():
+            return candidate
+    return None
+
+
+def _read_saved(folder: Path, split: str) -> Any:
+    from datasets import DatasetDict, load_from_disk
+
+    try:
+        loaded = load_from_disk(str(folder))
+    except Exception as error:  # as above
+        raise DataError(f"{folder}: cannot be loaded as a saved data set ({first_line(error)})") from error
+    if not isinstance(loaded, DatasetDict):
+        return loaded
+    if split not in loaded:
+        raise DataError(
+            f"{folder}: there is no split {split!r}{nearest(split, loaded)}; it has {', '.join(loaded)}"
+        )
+    return loaded[split]
+
+
+def _local_files(folder: Path, subset: str, split: str, own: bool) -> list[Path]:
+    if folder.is_file():
+        if own and subset and folder.stem != subset:
+            raise DataError(
+                f"data.path: {folder} is one file, and the data set has several configurations; give the "
+                f"directory that holds {subset}/ or {subset}{folder.suffix}"
+            )
+        if folder.suffix not in READERS:
+            raise DataError(f"data.path: {folder} does not end in {_ENDINGS}")
+        return [folder]
+    if subset and (folder / subset).is_dir():
+        folder = folder / subset
+    elif subset:
+        named = sorted(file for file in folder.glob(f"{subset}.*") if file.suffix in READERS)
+        if named:
+            return _one_kind(named, folder, subset)
+        if own:
+            there = sorted({one.name if one.is_dir() else one.stem for one in folder.iterdir()})
+            raise DataError(
+                f"data.path: {folder} holds no folder {subset!r} and no file {subset}.parquet (or .json, "
+                f".jsonl, .csv){nearest(subset, there)}"
+            )
+    found = sorted(
+        file
+        for file in folder.rglob("*")
+        if file.suffix in READERS and file.stem.split("-")[0] == split and file.is_file()
+    )
+    if not found:
+        raise DataError(f"data.path: {folder} holds no {split}.parquet, .json, .jsonl or .csv")
+    return _one_kind(found, folder, split)
+
+
+def _one_kind(files: list[Path], folder: Path, name: str) -> list[Path]:
+    kinds = {file.suffix for file in files}
+    if len(kinds) > 1:
+        raise DataError(f"data.path: {folder} holds {name!r} as {' and '.join(sorted(kinds))}; keep one")
+    return files
