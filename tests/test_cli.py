@@ -64,7 +64,7 @@ def test_families_of_data_are_listed_shown_and_checked(capsys: pytest.CaptureFix
     assert "columns question, answer, paraphrased_answer, perturbed_answer (may have paraphrased_q" in shown
     checked = fedforget(capsys, "data", "check", "firm-ci").out.splitlines()
     assert checked[0] == "forget-herbs-0: trains on 8 of herbs"
-    assert "birds (retain): questions 20 in select, 60 in report" in checked
+    assert "birds (retain): questions 10 in select, 30 in report" in checked
     checked = fedforget(capsys, "data", "check", "fedsgt-ci").out.splitlines()
     assert checked[0] == "digits: 898 public, 674 federated, 225 test records; 10 classes"
 
