@@ -211,7 +211,7 @@ def _preset(preset: str, overrides: Sequence[str]) -> list[Check]:
     try:
         if isinstance(config, RunConfig):
             from fedforget.config import expand_clients
-            from fedforget.data.registry import client_examples
+            from fedforget.data.shares import client_examples
 
             total = sum(len(client_examples(config, spec)) for spec in expand_clients(config.clients))
             what = f"{total} training examples of {len(expand_clients(config.clients))} clients"

@@ -66,7 +66,7 @@ def test_families_of_data_are_listed_shown_and_checked(capsys: pytest.CaptureFix
     assert checked[0] == "forget-herbs-0: trains on 8 of herbs"
     assert "birds (retain): questions 10 in select, 30 in report" in checked
     checked = fedforget(capsys, "data", "check", "fedsgt-ci").out.splitlines()
-    assert checked[0] == "digits: 898 public, 674 federated, 225 test records; 10 classes"
+    assert checked[0] == "digits: 898 public, 120 federated, 225 test records; 10 classes"
 
 
 def test_show_applies_overrides(capsys: pytest.CaptureFixture[str]) -> None:
