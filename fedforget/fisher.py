@@ -56,7 +56,7 @@ def empirical_fisher(
     batch : int
         Sequences in one pass. With 1, the result is that of a full backward pass per sequence, to
         the bit. Above, it is so up to rounding, for fp32 weights of linear layers alone, and
-        faster on a GPU; see :mod:`fedforget.fisher_batch`.
+        meant for GPUs; see :mod:`fedforget.fisher_batch`.
 
     Returns
     -------

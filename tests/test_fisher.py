@@ -79,6 +79,25 @@ def test_equals_a_full_backward_pass_of_a_bf16_model(tiny_backbone: Backbone) ->
         assert torch.equal(found[name], sums[name] / 3)
 
 
+def test_gradients_are_let_go_of_one_by_one(tiny_backbone: Backbone) -> None:
+    weights = [dict(tiny_backbone.model.named_parameters())[name] for name in NAMES]
+    alive: list[int] = []
+
+    def count(_weight: Tensor) -> None:
+        alive.append(sum(weight.grad is not None for weight in weights))
+
+    for weight in weights:
+        weight.requires_grad_(True)
+    hooks: list[Any] = [weight.register_post_accumulate_grad_hook(count) for weight in weights]
+    try:
+        fisher(tiny_backbone.model, [padded(SEQUENCES)], 2)
+    finally:
+        for hook, weight in zip(hooks, weights, strict=True):
+            hook.remove()
+            weight.requires_grad_(False)
+    assert alive == [1, 1, 1, 1]
+
+
 def test_a_tied_weight_has_one_fisher_under_both_names(tiny_backbone: Backbone) -> None:
     model = copy.deepcopy(tiny_backbone.model)
     model.lm_head.weight = model.model.embed_tokens.weight
