@@ -8,7 +8,7 @@ STAMP   = $(VENV)/.installed
 # times slower than with one.
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: help install demo demo-exact test lint types imports check clean
+.PHONY: help install demo demo-exact test bench lint types imports check clean
 
 help:  ## Show these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -31,6 +31,9 @@ demo-exact: $(STAMP)  ## FedSGT on digits, through `flwr run`: delete until serv
 
 test: $(STAMP)  ## Run the tests, two at a time with one thread each
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile
+
+bench: $(STAMP)  ## Merge speed and memory against naive torch and PEFT, small, under three minutes
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/merging.py
 
 lint: $(STAMP)  ## ruff: style and formatting
 	$(BIN)/ruff check .

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
+from fedforget.backends import backend
 from fedforget.config import MergeConfig
 from fedforget.errors import RunError
 from fedforget.files import atomic_path
+from fedforget.merging import merge_tensors
 from fedforget.merging.registry import find
 from fedforget.runs import RunDirectory
 from fedforget.sweep import expand
@@ -21,6 +23,7 @@ def merge_again(
     method: str | None = None,
     parameters: Mapping[str, str] | None = None,
     out: Path | None = None,
+    ray_address: str | None = None,
 ) -> Path:
     """Merge and write ``update.safetensors`` and ``merge.json`` to a new directory.
 
@@ -33,6 +36,8 @@ def merge_again(
         Values as text, instead of the run's.
     out : Path, optional
         By default a new directory in the run's ``merges/``.
+    ray_address : str, optional
+        Merge over this Ray cluster instead of in this process.
 
     Returns
     -------
@@ -59,13 +64,14 @@ def merge_again(
     section = replace(section, **{key: value for key, value in given.items() if key in keys})
     section.parameters = {**own, **{key: value for key, value in given.items() if key not in keys}}
     find(name).parse(section.parameters)
+    merge_over = backend("ray")(ray_address) if ray_address else merge_tensors
     summaries = run.load_summaries()
     target = Path(out).expanduser().resolve() if out else _default(run, name)
     if target.exists():
         raise RunError(f"{target}: exists already; choose another --out, or remove it first")
     with atomic_path(target) as temporary:
         temporary.mkdir()
-        merge_to(temporary, section, summaries)
+        merge_to(temporary, section, summaries, merge_over)
     return target
 
 

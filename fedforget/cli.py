@@ -140,6 +140,13 @@ def merge(
         Path | None,
         typer.Option(help="New directory; by default one in the run's merges/.", show_default=False),
     ] = None,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(
+            help="Merge over this Ray cluster, a task per weight; its nodes must see the run's directory.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Merge a run's stored summaries again, with no client taking part.
 
@@ -150,7 +157,7 @@ def merge(
 
     given = {"gamma": gamma, "epsilon": epsilon, "alpha": alpha}
     texts = {name: str(value) for name, value in given.items() if value is not None} | _pairs(parameters)
-    target = merge_again(RunDirectory(run), method, texts, out)
+    target = merge_again(RunDirectory(run), method, texts, out, ray_address)
     typer.echo(f"Merged: {target}")
 
 

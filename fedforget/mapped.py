@@ -95,9 +95,15 @@ class MappedTensors(Openable[Tensor]):
         count = math.prod(entry.shape)
         if not count:
             return torch.empty(entry.shape, dtype=entry.dtype), _keep
-        with open(self._path, "rb") as file:
-            # A private mapping: torch wants writable memory, the file stays as it is.
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        try:
+            with open(self._path, "rb") as file:
+                # A private mapping: torch wants writable memory, the file stays as it is.
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        except OSError as error:
+            raise SummaryError(
+                f"{self._path}: was there and cannot be opened now ({error.strerror}); restore it, "
+                "or give the machine that merges access to it under this path"
+            ) from error
         flat = torch.frombuffer(mapped, dtype=entry.dtype, count=count, offset=entry.offset)
         return flat.view(entry.shape), _releasing(mapped, entry)
 

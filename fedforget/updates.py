@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,12 @@ def needs_fisher(method: str) -> bool:
     return methods()[method].needs_fisher
 
 
-def merge_to(directory: Path, merge: MergeConfig, summaries: Sequence[ClientSummary]) -> dict[str, Any]:
+def merge_to(
+    directory: Path,
+    merge: MergeConfig,
+    summaries: Sequence[ClientSummary],
+    merge_tensors: Callable[..., Iterable[tuple[str, Tensor, dict[str, Any]]]] = merge_tensors,
+) -> dict[str, Any]:
     """Merge summaries tensor by tensor and write ``update.safetensors`` and ``merge.json``.
 
     Parameters
@@ -66,6 +71,8 @@ def merge_to(directory: Path, merge: MergeConfig, summaries: Sequence[ClientSumm
     merge : MergeConfig
     summaries : sequence of ClientSummary
         Tensors may still be on disk; one name at a time is in memory.
+    merge_tensors : callable
+        In this process by default, or another that does the same elsewhere.
 
     Returns
     -------

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedforget.backends import add_backend
 from fedforget.errors import RunError
 
 if TYPE_CHECKING:  # it imports torch, which every other command would wait for
@@ -31,6 +33,13 @@ def register(app: typer.Typer) -> None:
     app.command("demo")(demo)
     sequential_commands.register(app)
     experiment_commands.register(app)
+    add_backend("ray", _over_ray)
+
+
+def _over_ray(address: str) -> Callable[..., Any]:
+    from simulations.ray_merge import over_ray
+
+    return over_ray(address)
 
 
 def simulate(
