@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,18 @@ def describe(message: Message, context: Context) -> Message:
 def unlearn(message: Message, context: Context) -> Message:
     """Train one client and send its summary."""
     return fit(message, context, UnlearningClient)
+
+
+@app.query(protocol.VALUES.partition(".")[2])
+def values(message: Message, context: Context) -> Message:
+    """Send further entries of one client's Fisher."""
+    config, spec, record = identity.resolve(message, context)
+    with _naming(spec):
+        buckets, info = UnlearningClient(config, spec, threads(record, config)).values(
+            _buckets(message), dict(record)
+        )
+    content: dict[str, Any] = {protocol.ARRAYS: _arrays(buckets), protocol.INFO: ConfigRecord(info)}
+    return Message(RecordDict(content), reply_to=message)
 
 
 @app.query(sequential.SLICES.partition(".")[2])
@@ -97,9 +109,8 @@ def fit(message: Message, context: Context, make: Make) -> Message:
             _buckets(message), dict(record)
         )
     numbers, info = _split(metrics)
-    arrays = {f"{i:05d}": Array("uint8", b.shape, RAW, b.tobytes()) for i, b in enumerate(buckets)}
     content: dict[str, Any] = {
-        protocol.ARRAYS: ArrayRecord(arrays),
+        protocol.ARRAYS: _arrays(buckets),
         protocol.METRICS: MetricRecord({"num-examples": count, **numbers}),
         protocol.INFO: ConfigRecord(info),
     }
@@ -124,6 +135,10 @@ def _naming(spec: ClientSpec) -> Iterator[None]:
 def _buckets(message: Message) -> list[Bucket]:
     record = message.content.array_records.get(protocol.ARRAYS, ArrayRecord())
     return [np.frombuffer(array.data, np.uint8) for array in record.values()]
+
+
+def _arrays(buckets: Sequence[Bucket]) -> ArrayRecord:
+    return ArrayRecord({f"{i:05d}": Array("uint8", b.shape, RAW, b.tobytes()) for i, b in enumerate(buckets)})
 
 
 def threads(record: Mapping[str, Any], config: RunConfig) -> int | None:

@@ -12,9 +12,11 @@ from flwr.client import NumPyClient
 from torch import Tensor
 from torch.nn import functional
 
+from clients import kept_fishers
 from fedforget import protocol
 from fedforget.adapters import adapted_weights, deltas_applied, lora_attached, lora_factors
-from fedforget.codecs import Bucket, Instruction, pack
+from fedforget.codecs import Bucket, Instruction, pack, planes
+from fedforget.codecs.exchange import pack_values, unpack_places
 from fedforget.config import ClientSpec, RoleConfig, RunConfig
 from fedforget.data import Example, client_examples, client_retain_examples
 from fedforget.errors import ModelError, TrainingError
@@ -105,7 +107,52 @@ class UnlearningClient(NumPyClient):
             protocol.MANIFEST: manifest,
             protocol.FINGERPRINT: fingerprint,
         }
+        if how.first:
+            lossless = sum(frame.nbytes for one in fisher.values() for frame in planes.encode(one))
+            metrics |= {protocol.DIGEST: kept_fishers.keep(fisher), "lossless-bytes": lossless}
         return buckets, len(examples), metrics
+
+    def values(
+        self, parameters: Sequence[Bucket], config: Mapping[str, Any]
+    ) -> tuple[list[Bucket], dict[str, Any]]:
+        """Return the Fisher at the places that the server asks for: the second phase of exact pooling.
+
+        Parameters
+        ----------
+        parameters : list of 1-D uint8 arrays
+            The places, see :mod:`fedforget.codecs.exchange`.
+        config : dict
+            ``manifest`` of the parameters, and ``fisher-digest``.
+
+        Returns
+        -------
+        buckets : list of 1-D uint8 arrays
+        metrics : dict
+            ``manifest``.
+
+        Raises
+        ------
+        FedForgetError
+            The request cannot be read, or is about another Fisher than this client has.
+        """
+        who, digest = f"client {self.spec.id!r}", str(config.get(protocol.DIGEST))
+        fisher = kept_fishers.find(digest)
+        if fisher is None:
+            with cpu_share(self._threads):
+                fisher = self._fisher(self._backbone(), client_examples(self.config, self.spec))
+            if kept_fishers.digest(fisher) != digest:
+                raise ModelError(
+                    f"{who}: the Fisher that it sent entries of is gone, and computed again it differs; "
+                    "start the run anew"
+                )
+        shapes = {name: tuple(one.shape) for name, one in fisher.items()}
+        places = unpack_places(parameters, str(config.get(protocol.MANIFEST)), shapes, who)
+        asked = {name: fisher[name].reshape(-1) for name in places}
+        buckets, manifest = pack_values(
+            {name: asked[name] if at is None else asked[name][at.long()] for name, at in places.items()}
+        )
+        kept_fishers.drop(digest)
+        return buckets, {protocol.MANIFEST: manifest}
 
     def evaluate(
         self, parameters: Sequence[Bucket], config: Mapping[str, Any]

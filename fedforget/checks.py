@@ -23,7 +23,7 @@ from fedforget.objectives import needs_retain, objective
 
 PRECISIONS = ("fp32", "bf16", "nf4")
 SOLVERS = ("exact", "increase-only")
-FISHERS = ("exact", "lossless", "raw", "approximate-top", "approximate-log8")
+FISHERS = ("exact", "two-phase", "lossless", "raw", "approximate-top", "approximate-log8")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 # Parameters of merge methods that have a key of their own in the merge section.
 OWN_KEYS = ("gamma", "alpha", "epsilon", "solver", "eps0")

@@ -134,9 +134,10 @@ class MergeConfig:
 class CommunicationConfig:
     """How the clients' Fishers travel; see docs/communication.md."""
 
-    # exact: the smallest codec that leaves the server's output as it is, chosen per client; lossless: every
-    # entry of every client; raw: the same without compression. Approximate, and reported as such:
-    # approximate-top (pooled clients send their largest entries alone), approximate-log8 (8 bits per value).
+    # exact: the smallest codec that leaves the server's output as it is, chosen per client; two-phase: exact
+    # too, with smaller uploads of pooled clients, for one more round trip; lossless: every entry of every
+    # client; raw: the same without compression. Approximate, and reported as such: approximate-top (pooled
+    # clients send their largest entries alone), approximate-log8 (8 bits per value).
     fisher: str = "exact"
     # Share of the largest entries that sweeps may need later; 0: what merge and comparison need.
     alpha: float = 0.0

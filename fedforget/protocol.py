@@ -17,6 +17,7 @@ from fedforget.runs import versions
 
 DESCRIBE = "query.describe"  # every node: who are you?
 UNLEARN = "train.unlearn"  # one logical client: train, and send the summary
+VALUES = "query.values"  # one logical client: further entries of its Fisher (two-phase pooling)
 EVALUATE = "evaluate"  # one logical client: the loss on its own examples
 
 # Records of a message.
@@ -33,6 +34,7 @@ CLIENT = "client"  # a ClientSpec as JSON; absent where the node declares its ow
 # Keys of the INFO record of a reply.
 MANIFEST = "manifest"
 FINGERPRINT = "fingerprint"
+DIGEST = "fisher-digest"  # of the Fisher that a client keeps for a second phase; also in the request
 
 
 def spec_to_json(spec: ClientSpec) -> str:

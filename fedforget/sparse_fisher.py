@@ -27,11 +27,14 @@ class SparseFisher:
         Places in the flattened tensor, ascending, each once; shape ``[n]``, int32 or int64.
     values : Tensor
         Shape ``[n]``, a floating dtype.
+    rest : float
+        The largest entry that is not held; 0 where the others are 0.
     """
 
     shape: tuple[int, ...]
     indices: Tensor
     values: Tensor
+    rest: float = 0.0
 
     @property
     def size(self) -> int:
@@ -64,6 +67,8 @@ class SparseFisher:
             raise SummaryError(f"{what} holds {n} values at {indices.numel()} places")
         if n and (int(indices[0]) < 0 or int(indices[-1]) >= self.size):
             raise SummaryError(f"{what} has places outside a tensor of shape {self.shape}")
+        if not 0.0 <= self.rest < math.inf:
+            raise SummaryError(f"{what} says that its other entries are at most {self.rest}")
         if n > 1 and not bool((indices[1:] > indices[:-1]).all()):
             raise SummaryError(f"{what} has places that do not ascend, or one place twice")
 

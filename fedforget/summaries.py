@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from safetensors.torch import save_file
@@ -216,15 +216,15 @@ class ClientSummary:
             "scales": scales,
         }
         fishers: dict[str, Tensor] = {}
-        shapes: dict[str, list[int]] = {}
+        sparse: dict[str, dict[str, Any]] = {}
         for name, fisher in self.fisher.items():
             if isinstance(fisher, SparseFisher):
                 fishers[name + INDICES], fishers[name + VALUES] = fisher.indices, fisher.values
-                shapes[name] = list(fisher.shape)
+                sparse[name] = {"shape": list(fisher.shape), "rest": fisher.rest}
             else:
                 fishers[name] = fisher
-        if self.coverage != WHOLE or shapes:
-            meta |= {"coverage": self.coverage.to_plain(), "sparse": shapes}
+        if self.coverage != WHOLE or sparse:
+            meta |= {"coverage": self.coverage.to_plain(), "sparse": sparse}
         with atomic_path(directory) as temporary:
             temporary.mkdir()
             save_file(owned(tensors), temporary / "deltas.safetensors")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
@@ -68,20 +68,20 @@ def deltas_on_disk(path: Path, scales: Mapping[str, float]) -> Mapping[str, Delt
     return Lazy(tensors, {name: factors(name) for name in scales}, whole)
 
 
-def fishers_on_disk(path: Path, shapes: Mapping[str, list[int]]) -> Mapping[str, Fisher]:
-    """Open the Fishers of a stored summary; ``shapes`` names those that are sparse."""
+def fishers_on_disk(path: Path, sparse: Mapping[str, Any]) -> Mapping[str, Fisher]:
+    """Open the Fishers of a stored summary; ``sparse`` has the shape and rest of those that are sparse."""
     tensors = MappedTensors(path)
-    parts = {name + suffix for name in shapes for suffix in (INDICES, VALUES)}
+    parts = {name + suffix for name in sparse for suffix in (INDICES, VALUES)}
     absent = sorted(parts - set(tensors))
     if absent:
         raise SummaryError(f"{path}: {absent[0]!r} of a sparse Fisher is missing")
 
-    def sparse(name: str) -> Callable[[], Fisher]:
-        shape = tuple(int(size) for size in shapes[name])
-        return lambda: SparseFisher(shape, tensors[name + INDICES], tensors[name + VALUES])
+    def largest(name: str) -> Callable[[], Fisher]:
+        shape, rest = tuple(int(size) for size in sparse[name]["shape"]), float(sparse[name]["rest"])
+        return lambda: SparseFisher(shape, tensors[name + INDICES], tensors[name + VALUES], rest)
 
     whole = [name for name in tensors if name not in parts]
-    return Lazy(tensors, {name: sparse(name) for name in shapes}, whole)
+    return Lazy(tensors, {name: largest(name) for name in sparse}, whole)
 
 
 def owned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

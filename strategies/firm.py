@@ -19,9 +19,10 @@ from fedforget.presets import to_yaml
 from fedforget.runs import RunDirectory
 from fedforget.updates import UPDATE, merge_to, needs_fisher, uncertified
 from strategies.dispatch import Task, dispatch, raise_failures, take
-from strategies.records import sent, timed, update_record
+from strategies.records import mean_losses, sent, timed, update_record
 from strategies.roles import Assignment, discover
 from strategies.spool import Spool
+from strategies.two_phase import second_phase
 
 
 class Firm(Strategy):
@@ -157,6 +158,15 @@ class Firm(Strategy):
                 total=len(self.assignments),
             )
             raise_failures(failed, "the round cannot be completed")
+            second_phase(
+                grid,
+                self.spool,
+                self.assignments,
+                self._message,
+                self.run.record_received,
+                timeout=timeout,
+                poll=self.poll,
+            )
         with timed(timings, "merge"):
             merged, metrics = self.aggregate_train(1, [])
         if merged is not None:
@@ -219,7 +229,8 @@ class Firm(Strategy):
         failed = take(replies, names, lambda name, reply: self._receive(specs[name], reply))
         for name in specs:
             if name not in failed and not self.spool.has(name):
-                failed[name] = "no reply"
+                half = self.spool.has_first(name)
+                failed[name] = "two-phase pooling needs the second trip of start()" if half else "no reply"
         raise_failures(failed, "the round cannot be completed")
         return self._merge()
 
@@ -245,21 +256,7 @@ class Firm(Strategy):
         """Return the mean loss per role, weighted by the number of examples."""
         del server_round
         roles = {a.node_id: a.spec.role for a in self.assignments}
-        totals: dict[str, tuple[float, int]] = {}
-        for reply in replies:
-            if reply.has_error():
-                continue
-            record = reply.content[protocol.METRICS]
-            info = reply.content.config_records.get(protocol.INFO, ConfigRecord())
-            role = str(info.get("role", roles.get(reply.metadata.src_node_id, "")))
-            count, loss = int(record["num-examples"]), float(record["loss"])  # type: ignore[arg-type]
-            total, seen = totals.get(role, (0.0, 0))
-            totals[role] = (total + loss * count, seen + count)
-        if not totals:
-            return None
-        return MetricRecord(
-            {f"{role}-loss": total / max(seen, 1) for role, (total, seen) in sorted(totals.items())}
-        )
+        return mean_losses(replies, roles)
 
     def _message(self, assignment: Assignment, kind: str, config: ConfigRecord, group: str) -> Message:
         record = ConfigRecord({**config, protocol.RUN_CONFIG: self._text})
@@ -270,7 +267,8 @@ class Firm(Strategy):
 
     def _receive(self, spec: ClientSpec, reply: Message) -> None:
         self.spool.receive(spec, reply)
-        self.run.record_received(spec.id)
+        if self.spool.has(spec.id):
+            self.run.record_received(spec.id)
 
     def _merge(self) -> tuple[ArrayRecord | None, MetricRecord]:
         names = sorted(a.spec.id for a in self.assignments)

@@ -1,15 +1,16 @@
-"""Small pieces of a strategy: a stopwatch, a merged update as a Flower record, and what clients sent."""
+"""Small pieces of a strategy: a stopwatch, an update as a Flower record, what clients sent and measured."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 
+from fedforget import protocol
 from fedforget.codecs import RAW
 from fedforget.runs import RunDirectory
 from fedforget.summaries import ClientSummary
@@ -33,6 +34,33 @@ def update_record(run: RunDirectory) -> ArrayRecord:
         raw = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
         arrays[name] = Array(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), RAW, raw)
     return ArrayRecord(arrays)
+
+
+def mean_losses(replies: Iterable[Message], roles: Mapping[int, str]) -> MetricRecord | None:
+    """Return the clients' mean loss per role, weighted by the number of examples; None without a reply.
+
+    Parameters
+    ----------
+    replies : iterable of Message
+        To evaluate messages; those with an error are left out.
+    roles : mapping of int to str
+        Role of each node, for replies that do not state theirs.
+    """
+    totals: dict[str, tuple[float, int]] = {}
+    for reply in replies:
+        if reply.has_error():
+            continue
+        record = reply.content[protocol.METRICS]
+        info = reply.content.config_records.get(protocol.INFO, ConfigRecord())
+        role = str(info.get("role", roles.get(reply.metadata.src_node_id, "")))
+        count, loss = int(record["num-examples"]), float(record["loss"])  # type: ignore[arg-type]
+        total, seen = totals.get(role, (0.0, 0))
+        totals[role] = (total + loss * count, seen + count)
+    if not totals:
+        return None
+    return MetricRecord(
+        {f"{role}-loss": total / max(seen, 1) for role, (total, seen) in sorted(totals.items())}
+    )
 
 
 def sent(
@@ -74,4 +102,10 @@ def sent(
         sizes |= {"dense": dense, "of_dense": round(total / dense, 4)}
     if fishers[1]:
         sizes["fishers_of_dense"] = round(fishers[0] / fishers[1], 4)
+    if twice := [f for f in received.values() if "request_bytes" in f]:
+        sizes["requested"] = sum(int(f["request_bytes"]) for f in twice)
+        # Against the one trip that is exact as well; the clients measured what it would have taken.
+        sizes["saved"] = (
+            sum(int(f.get("lossless-bytes", 0)) - int(f["fisher_bytes"]) for f in twice) - sizes["requested"]
+        )
     return {"clients": clients, "bytes": sizes}

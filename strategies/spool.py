@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.supercore import log
 
 from fedforget import protocol
 from fedforget.codecs import RAW, Bucket, Instruction, traffic, unpack
 from fedforget.config import ClientSpec
 from fedforget.errors import SummaryError
-from fedforget.sparse_fisher import WHOLE
+from fedforget.files import write_json
+from fedforget.sparse_fisher import WHOLE, Coverage
 from fedforget.summaries import ClientSummary
 
 
@@ -39,12 +40,15 @@ class Spool:
         Per client that sent its summary in this round: its node, the bytes received, its metrics.
     asked : dict of str to Instruction
         Per client, how its Fisher is to come; without one it must be whole.
+    first : Path
+        Where the first halves of summaries are that come in two phases.
     """
 
     def __init__(
         self, folder: Path, shapes: Mapping[str, tuple[int, ...]], fingerprint: str, needs_fisher: bool
     ) -> None:
         self.folder = folder
+        self.first = folder.with_name("first")
         self.received: dict[str, dict[str, Any]] = {}
         self.asked: dict[str, Instruction] = {}
         self._shapes = shapes
@@ -72,36 +76,71 @@ class Spool:
             raise SummaryError(
                 f"{who} trained on the backbone {fingerprint}, the server has {self._fingerprint}"
             )
-        buckets = [_bucket(who, array) for array in arrays.values()]
+        buckets = buckets_of(who, arrays)
         manifest = str(info[protocol.MANIFEST])
         summary = unpack(buckets, manifest, client=spec.id, shapes=self._shapes)
-        self._check(spec, summary)
-        summary.save(self.folder / spec.id)
+        told = self.asked.get(spec.id, Instruction())
+        self._check(spec, summary, (told.coverage,) if told.first else (WHOLE, told.coverage))
         metrics = reply.content.metric_records.get(protocol.METRICS, MetricRecord())
-        self.received[spec.id] = {
+        facts = {
             # The client's own figures first: they take the place of nothing that is measured here.
             **{key: value for key, value in metrics.items() if isinstance(value, int | float)},
             **traffic(manifest, spec.id),
             "node": reply.metadata.src_node_id,
             "bytes": sum(bucket.nbytes for bucket in buckets),
         }
+        if told.first:
+            facts[protocol.DIGEST] = str(info.get(protocol.DIGEST))
+            write_json(self.first / f"{spec.id}.json", facts)
+            summary.save(self.first / spec.id)
+        else:
+            summary.save(self.folder / spec.id)
+        self.received[spec.id] = facts
+
+    def finish(self, spec: ClientSpec, summary: ClientSummary, facts: Mapping[str, Any]) -> None:
+        """Write the summary of a client that sent its Fisher in two phases.
+
+        Raises
+        ------
+        SummaryError
+            Put together, the two are no valid summary.
+        """
+        self._check(spec, summary, (self.asked[spec.id].completed,))
+        summary.save(self.folder / spec.id)
+        self.received[spec.id] = dict(facts)
 
     def has(self, name: str) -> bool:
         """Tell whether a client's directory is there."""
         return (self.folder / name).is_dir()
+
+    def has_first(self, name: str) -> bool:
+        """Tell whether the first half of a summary in two phases is there."""
+        return (self.first / name).is_dir()
 
     def holds(self, spec: ClientSpec, as_received: Callable[[str], bool] = lambda client: True) -> bool:
         """Tell whether a valid summary of the client is there; an invalid one is moved aside.
 
         ``as_received`` tells whether a client's files are the bytes that were received.
         """
-        folder = self.folder / spec.id
+        told = self.asked.get(spec.id, Instruction())
+        final = (told.completed,) if told.first else (WHOLE, told.coverage)
+        if self._usable(self.folder / spec.id, spec, final, as_received):
+            return True
+        return told.first and self._usable(self.first / spec.id, spec, (told.coverage,), lambda client: True)
+
+    def _usable(
+        self,
+        folder: Path,
+        spec: ClientSpec,
+        coverages: Sequence[Coverage],
+        as_received: Callable[[str], bool],
+    ) -> bool:
         if not folder.exists():
             return False
         try:
             if not as_received(spec.id):
                 raise SummaryError("its files are not those that were received")
-            self._check(spec, ClientSummary.load(folder))
+            self._check(spec, ClientSummary.load(folder), coverages)
         except SummaryError as error:
             aside = folder.with_name(f".{folder.name}.invalid-{secrets.token_hex(4)}")
             folder.rename(aside)
@@ -113,7 +152,7 @@ class Spool:
         """Open summaries; tensors stay on disk until they are asked for."""
         return [ClientSummary.load(self.folder / name) for name in sorted(names)]
 
-    def _check(self, spec: ClientSpec, summary: ClientSummary) -> None:
+    def _check(self, spec: ClientSpec, summary: ClientSummary, coverages: Sequence[Coverage]) -> None:
         who = f"client {spec.id!r}"
         for key, expected in (("client_id", spec.id), ("role", spec.role), ("domain", spec.domain)):
             given = getattr(summary, key)
@@ -121,14 +160,18 @@ class Spool:
                 raise SummaryError(f"{who}: its summary says {key} {given!r}, expected {expected!r}")
         summary.check_against(self._shapes)
         summary.validate()
-        told = self.asked.get(spec.id, Instruction())
-        if summary.coverage not in (WHOLE, told.coverage):
+        if summary.coverage not in coverages:
             raise SummaryError(
                 f"{who}: its Fisher came as {summary.coverage.kind!r}, which it was not asked for; "
-                f"expected {told.coverage.kind!r}"
+                f"expected {coverages[-1].kind!r}"
             )
         if self._needs_fisher and not summary.fisher:
             raise SummaryError(f"{who}: its summary holds no Fisher diagonal, which the merge method needs")
+
+
+def buckets_of(who: str, arrays: ArrayRecord) -> list[Bucket]:
+    """Return a reply's buckets; raises SummaryError where an array is something else."""
+    return [_bucket(who, array) for array in arrays.values()]
 
 
 def _bucket(who: str, array: Array) -> Bucket:

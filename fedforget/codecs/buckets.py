@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedforget.errors import SummaryError
 
 Bucket = NDArray[np.uint8]
 
@@ -46,6 +50,29 @@ def read(buckets: Sequence[Bucket], place: int, nbytes: int, starts: Sequence[in
     if not pieces:
         return np.zeros(0, np.uint8)
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+def declare(buckets: Sequence[Bucket]) -> list[dict[str, Any]]:
+    """Return what a manifest says of its buckets: sizes and SHA-256."""
+    return [{"nbytes": b.nbytes, "sha256": hashlib.sha256(b.data).hexdigest()} for b in buckets]
+
+
+def check_buckets(buckets: Sequence[Bucket], declared: Sequence[Any], who: str) -> list[int]:
+    """Return the buckets' sizes once they are what was declared; raises SummaryError where they are not."""
+    if len(buckets) != len(declared):
+        raise SummaryError(f"{who}: {len(buckets)} buckets arrived, the manifest declares {len(declared)}")
+    for index, (bucket, entry) in enumerate(zip(buckets, declared, strict=True)):
+        if not isinstance(entry, dict):
+            raise SummaryError(f"{who}: the manifest's entry for bucket {index} is not a JSON object")
+        if not isinstance(bucket, np.ndarray) or bucket.dtype != np.uint8 or bucket.ndim != 1:
+            raise SummaryError(f"{who}: bucket {index} is not a flat array of bytes")
+        if type(entry.get("nbytes")) is not int or bucket.nbytes != entry["nbytes"]:
+            raise SummaryError(
+                f"{who}: bucket {index} has {bucket.nbytes} bytes, declared {entry.get('nbytes')}"
+            )
+        if hashlib.sha256(np.ascontiguousarray(bucket).data).hexdigest() != entry.get("sha256"):
+            raise SummaryError(f"{who}: bucket {index} does not match its SHA-256; it was damaged on the way")
+    return [bucket.nbytes for bucket in buckets]
 
 
 def _layout(lengths: Sequence[int], bucket_bytes: int) -> tuple[list[int], list[int]]:

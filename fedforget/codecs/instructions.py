@@ -11,7 +11,6 @@ client's own top alpha is not enough, and the whole Fisher travels, without loss
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
@@ -36,17 +35,29 @@ class Instruction:
     approximate : bool
         What the server then does differs from what it would do with the whole Fisher.
     alpha : float
-        The share that the merge keeps; what the client measures its own error by.
+        The share that merge and comparison read; what the client measures its own error by.
+    first : bool
+        The client's largest entries are the first phase of two: it keeps its Fisher, since it will
+        be asked for more (see :mod:`fedforget.two_phase`).
+    members : tuple of str
+        With ``first``, the clients of its domain. Not sent: a client need not know the others.
     """
 
     codec: str = PLANES
     share: float = 1.0
     approximate: bool = False
     alpha: float = 0.1
+    first: bool = False
+    members: tuple[str, ...] = ()
+
+    @property
+    def completed(self) -> Coverage:
+        """What the server's copy of the summary is good for in the end."""
+        return Coverage("pooled-top", self.alpha, self.members) if self.first else self.coverage
 
     @property
     def coverage(self) -> Coverage:
-        """What a summary that follows the instruction is good for."""
+        """What a summary that follows the instruction is good for when it arrives."""
         if self.approximate:
             return Coverage("approximate", self.share)
         return Coverage("top", self.share) if self.codec == TOP else Coverage()
@@ -60,11 +71,13 @@ class Instruction:
             TOP: f"top {self.share:g}",
             LOG8: "log 8 bit",
         }[self.codec]
+        if self.first:
+            text = f"two-phase, first {text}"
         return f"approximate: {text}" if self.approximate else text
 
     def to_json(self) -> str:
         """Return it as JSON."""
-        return json.dumps(asdict(self))
+        return json.dumps({key: value for key, value in asdict(self).items() if key != "members"})
 
     @classmethod
     def from_json(cls, text: str) -> Instruction:
@@ -77,7 +90,7 @@ class Instruction:
         """
         try:
             one = cls(**json.loads(text))
-            known = one.codec in CODECS and isinstance(one.approximate, bool)
+            known = one.codec in CODECS and isinstance(one.approximate, bool) and isinstance(one.first, bool)
             if not (known and 0.0 < float(one.share) <= 1.0 and 0.0 < float(one.alpha) <= 1.0):
                 raise ValueError("unknown codec, or a share outside (0, 1]")
         except (ValueError, TypeError) as error:
@@ -113,22 +126,24 @@ def instructions(config: RunConfig, specs: Iterable[ClientSpec]) -> dict[str, In
         The clients that take part, all of them: who is pooled with whom depends on them.
     """
     specs = list(specs)
-    members = Counter(spec.domain for spec in specs if spec.role == "forget")
-    share, alpha, mode = needed_share(config), config.merge.alpha, config.communication.fisher
-    alone = Instruction(TOP, share, alpha=alpha) if share < 1.0 else Instruction(PLANES, alpha=alpha)
+    share, mode = needed_share(config), config.communication.fisher
+    alone = Instruction(TOP, share, alpha=share) if share < 1.0 else Instruction(PLANES, alpha=share)
     local = max(config.communication.local_share, share)
     found = {}
     for spec in specs:
-        pooled = spec.role == "forget" and members[spec.domain] > 1
+        members = sorted(one.id for one in specs if one.role == "forget" and one.domain == spec.domain)
+        pooled = spec.role == "forget" and len(members) > 1
         if mode == "raw":
-            one = Instruction(RAW_CODEC, alpha=alpha)
+            one = Instruction(RAW_CODEC, alpha=share)
         elif mode == "approximate-log8":
-            one = Instruction(LOG8, approximate=True, alpha=alpha)
-        elif mode == "lossless" or (pooled and mode != "approximate-top"):
-            one = Instruction(PLANES, alpha=alpha)
-        elif pooled:
-            one = Instruction(TOP, local, approximate=True, alpha=alpha)
-        else:
+            one = Instruction(LOG8, approximate=True, alpha=share)
+        elif not pooled and mode != "lossless":
             one = alone
+        elif mode == "approximate-top":
+            one = Instruction(TOP, local, approximate=True, alpha=share)
+        elif mode == "two-phase" and share < 1.0:
+            one = Instruction(TOP, local, alpha=share, first=True, members=tuple(members))
+        else:
+            one = Instruction(PLANES, alpha=share)
         found[spec.id] = one
     return found

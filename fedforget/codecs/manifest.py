@@ -47,6 +47,8 @@ class Entry:
         Bytes of each zstd frame; empty with ``raw``.
     count, gap_bytes : int
         With ``top``: entries, and bytes of their gaps.
+    rest : float
+        With ``top``: the largest entry that was not sent.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Entry:
     parts: tuple[int, ...] = ()
     count: int = 0
     gap_bytes: int = 0
+    rest: float = 0.0
 
     @property
     def size(self) -> int:
@@ -105,6 +108,7 @@ class Entry:
             parts=tuple(parts),
             count=count,
             gap_bytes=gap_bytes,
+            rest=_number(raw.get("rest"), f"{who}: the rest of tensor {name!r}") if codec == TOP else 0.0,
         )
         entry._check(who)
         return entry
@@ -223,13 +227,11 @@ def size(raw: Mapping[str, Any], key: str, who: str) -> int:
 
 def _numbers(raw: Mapping[str, Any], key: str, what: str, who: str) -> dict[str, float]:
     found = field(raw, key, dict, who)
-    for name, value in found.items():
-        if not _is_number(value) or not math.isfinite(value):
-            raise SummaryError(f"{who}: {what} {name!r} is not a finite number")
-    return {name: float(value) for name, value in found.items()}
+    return {name: _number(value, f"{who}: {what} {name!r}") for name, value in found.items()}
 
 
-def _is_number(value: Any) -> bool:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return abs(value) < 2**63
-    return isinstance(value, float)
+def _number(value: Any, what: str) -> float:
+    whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+    if not (whole or isinstance(value, float)) or not math.isfinite(value):
+        raise SummaryError(f"{what} is not a finite number")
+    return float(value)

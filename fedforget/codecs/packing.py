@@ -11,7 +11,6 @@ there, and against what the receiver can hold, before memory is taken; everythin
 
 from __future__ import annotations
 
-import hashlib
 import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fedforget.codecs import log8, planes, top
-from fedforget.codecs.buckets import BUCKET_BYTES, Bucket, bucket_starts, fill, read
+from fedforget.codecs.buckets import BUCKET_BYTES, Bucket, bucket_starts, check_buckets, declare, fill, read
 from fedforget.codecs.fidelity import Fidelity
 from fedforget.codecs.instructions import Instruction
 from fedforget.codecs.manifest import (
@@ -36,7 +35,6 @@ from fedforget.codecs.manifest import (
     Entry,
     check_ranges,
     parse,
-    size,
 )
 from fedforget.errors import SummaryError
 from fedforget.sparse_fisher import Fisher, SparseFisher
@@ -109,7 +107,7 @@ def pack(
         "codec": fisher.name if summary.fisher else "none",
         "errors": fidelity.result() if fidelity else {},
         "scales": {n: d.scale for n, d in summary.deltas.items() if isinstance(d, LoraFactors)},
-        "buckets": [{"nbytes": b.nbytes, "sha256": hashlib.sha256(b.data).hexdigest()} for b in buckets],
+        "buckets": declare(buckets),
         "tensors": [{**one, "offset": place} for one, place in zip(entries, places, strict=True)],
     }
     return buckets, json.dumps(manifest)
@@ -148,7 +146,7 @@ def unpack(
     """
     declared = parse(manifest, client)
     who = f"client {declared.client_id!r}"
-    sizes = _check_buckets(buckets, declared.buckets, who)
+    sizes = check_buckets(buckets, declared.buckets, who)
     check_ranges(declared.tensors, sum(sizes), who)
     _check_memory(declared.tensors, shapes, who)
     found: dict[str, dict[str, Tensor]] = {kind: {} for kind in KINDS if kind != "fisher"}
@@ -193,7 +191,7 @@ def _encode(
         if fidelity and isinstance(fisher, Tensor):
             fidelity.add(fisher, sparse.dense())
         frames, gap_bytes = top.encode(sparse)
-        more: dict[str, Any] = {"count": sparse.values.numel(), "gap_bytes": gap_bytes}
+        more: dict[str, Any] = {"count": sparse.values.numel(), "gap_bytes": gap_bytes, "rest": sparse.rest}
         codec = TOP
     elif how.codec == PLANES:
         frames, more, codec = planes.encode(fisher), {}, PLANES
@@ -214,7 +212,7 @@ def _decode(raw: Bucket, entry: Entry, who: str) -> Fisher:
     ends = np.cumsum(entry.parts).tolist()
     frames = [raw[end - n : end] for end, n in zip(ends, entry.parts, strict=True)]
     if entry.codec == TOP:
-        return top.decode(frames, entry.shape, entry.count, entry.gap_bytes, entry.dtype, what)
+        return top.decode(frames, entry.shape, entry.count, entry.gap_bytes, entry.dtype, what, entry.rest)
     if entry.codec == LOG8:
         return log8.decode(frames, entry.shape, entry.dtype, what)
     return planes.decode(frames, entry.size, entry.dtype, what).reshape(entry.shape)
@@ -235,21 +233,6 @@ def _check_memory(tensors: Sequence[Entry], shapes: Mapping[str, tuple[int, ...]
             raise SummaryError(
                 f"{who}: Fisher of tensor {entry.name!r} has shape {entry.shape}, the backbone {expected}"
             )
-
-
-def _check_buckets(buckets: Sequence[Bucket], declared: list[Any], who: str) -> list[int]:
-    if len(buckets) != len(declared):
-        raise SummaryError(f"{who}: {len(buckets)} buckets arrived, the manifest declares {len(declared)}")
-    for index, (bucket, entry) in enumerate(zip(buckets, declared, strict=True)):
-        if not isinstance(entry, dict):
-            raise SummaryError(f"{who}: the manifest's entry for bucket {index} is not a JSON object")
-        if not isinstance(bucket, np.ndarray) or bucket.dtype != np.uint8 or bucket.ndim != 1:
-            raise SummaryError(f"{who}: bucket {index} is not a flat array of bytes")
-        if bucket.nbytes != size(entry, "nbytes", who):
-            raise SummaryError(f"{who}: bucket {index} has {bucket.nbytes} bytes, declared {entry['nbytes']}")
-        if hashlib.sha256(np.ascontiguousarray(bucket).data).hexdigest() != entry.get("sha256"):
-            raise SummaryError(f"{who}: bucket {index} does not match its SHA-256; it was damaged on the way")
-    return [bucket.nbytes for bucket in buckets]
 
 
 def _tensor(flat: Bucket, entry: Entry) -> Tensor:

@@ -43,9 +43,12 @@ def sparsify(fisher: Tensor, share: float) -> SparseFisher:
     bits = flat.view(_BITS[flat.dtype.itemsize]).numpy()
     keep = kept_count(bits.size, share)
     least = int(np.partition(bits, bits.size - keep)[bits.size - keep]) if 0 < keep < bits.size else 1
-    places = np.flatnonzero(bits >= max(least, 1))
-    indices = torch.from_numpy(places)
-    return SparseFisher(tuple(fisher.shape), indices.to(index_dtype(bits.size)), flat[indices])
+    kept = bits >= max(least, 1)
+    indices = torch.from_numpy(np.flatnonzero(kept))
+    # The largest of what is left out, as bits: those kept are blanked.
+    others = np.where(kept, bits.dtype.type(0), bits)
+    rest = float(flat[int(others.argmax())]) if others.size and others.max() > 0 else 0.0
+    return SparseFisher(tuple(fisher.shape), indices.to(index_dtype(bits.size)), flat[indices], rest)
 
 
 def encode(fisher: SparseFisher) -> tuple[list[Bucket], int]:
@@ -61,6 +64,7 @@ def decode(
     gap_bytes: int,
     dtype: torch.dtype,
     what: str,
+    rest: float = 0.0,
 ) -> SparseFisher:
     """Read a sparse Fisher back.
 
@@ -71,7 +75,7 @@ def decode(
     """
     size = int(np.prod(shape, dtype=object))
     indices = decode_places(frames[0], size, count, gap_bytes, what)
-    return SparseFisher(shape, indices, planes.decode(frames[1:], count, dtype, what))
+    return SparseFisher(shape, indices, planes.decode(frames[1:], count, dtype, what), rest)
 
 
 def encode_places(indices: Tensor) -> NDArray[np.uint8]:

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from clients import kept_fishers
 from clients.unlearning import UnlearningClient, cpu_share
 from fedforget import protocol
 from fedforget.adapters import adapted_weights
-from fedforget.codecs import unpack
+from fedforget.codecs import Instruction, unpack
+from fedforget.codecs.exchange import PlacesRequest, unpack_values
 from fedforget.config import ClientSpec, ModelConfig, RunConfig, expand_clients
 from fedforget.data import client_retain_examples
 from fedforget.errors import DataError, ModelError, TrainingError
@@ -203,3 +205,28 @@ def test_a_forget_client_may_hold_retain_data_for_its_objective(config: RunConfi
     other, _, fewer = alone.fit([], {})
     assert metrics["tokens"] > fewer["tokens"]
     assert [b.tobytes() for b in buckets] != [b.tobytes() for b in other]
+
+
+def test_a_kept_fisher_that_is_gone_is_computed_again(config: RunConfig) -> None:
+    client = UnlearningClient(config, specs(config)["forget-herbs-0"], threads=1)
+    how = Instruction("top", 0.15, first=True)
+    _, _, metrics = client.fit([], {protocol.FISHER: how.to_json()})
+    digest = str(metrics[protocol.DIGEST])
+    fisher = kept_fishers.find(digest)
+    assert fisher is not None
+    assert metrics["lossless-bytes"] > 0
+    request = PlacesRequest()
+    for name in fisher:
+        request.add(name, torch.tensor([1, 5]))
+    buckets, manifest = request.pack()
+    keys = {protocol.MANIFEST: manifest, protocol.DIGEST: digest}
+    first = client.values(buckets, keys)
+    assert kept_fishers.find(digest) is None
+    again = client.values(buckets, keys)
+    for answered, info in (first, again):
+        expected = {name: (2, one.dtype) for name, one in fisher.items()}
+        values = unpack_values(answered, info[protocol.MANIFEST], expected, "x")
+        assert all(torch.equal(values[name], one.flatten()[[1, 5]]) for name, one in fisher.items())
+    for other in ("0" * 64, "../x"):
+        with pytest.raises(ModelError, match=r"client 'forget-herbs-0'.*computed again it differs"):
+            client.values(buckets, {**keys, protocol.DIGEST: other})

@@ -116,3 +116,16 @@ def test_relative_paths_are_the_users(tmp_path: Path, monkeypatch: pytest.Monkey
     assert found.model.path == str(tmp_path / "model")
     config.model.path = "owner/model"
     assert to_yaml(with_absolute_paths(config)).count("path: owner/model") == 1
+
+
+def test_two_phase_pooling_gives_the_same_bits(done: RunDirectory, tiny_home: Path, tmp_path: Path) -> None:
+    """Real clients: each message finds the Fisher that the first one kept, on its own disk."""
+    two = run_inline("firm-ci", "merge.gamma=1.2 communication.fisher=two-phase", tmp_path / "two")
+    name = "update.safetensors"
+    assert (two.merged / name).read_bytes() == (done.merged / name).read_bytes()
+    codecs = {client: facts["codec"] for client, facts in two.record["clients"].items()}
+    assert codecs["forget-herbs-1"] == "two-phase, first top 0.15"
+    assert codecs["forget-stars-0"] == codecs["retain-birds-0"] == "top 0.1"
+    assert {one.coverage.kind for one in two.load_summaries()} == {"pooled-top", "top"}
+    assert not (two.path / "first").exists()
+    assert list((tiny_home / "fishers").iterdir()) == []
