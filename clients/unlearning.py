@@ -139,7 +139,8 @@ class UnlearningClient(NumPyClient):
         fisher = kept_fishers.find(digest)
         if fisher is None:
             with cpu_share(self._threads):
-                fisher = self._fisher(self._backbone(), client_examples(self.config, self.spec))
+                names = list(adapted_weights(self._backbone().model, self.config.lora))
+                fisher = self._fisher(names, client_examples(self.config, self.spec))
             if kept_fishers.digest(fisher) != digest:
                 raise ModelError(
                     f"{who}: the Fisher that it sent entries of is gone, and computed again it differs; "

@@ -113,7 +113,7 @@ def test_an_error_names_the_client(config: RunConfig) -> None:
         send(protocol.UNLEARN, config, context(), spec)
     # Steps that large leave nothing finite.
     config.forget.training.learning_rate = 1e30
-    with pytest.raises(ClientError, match=r"TrainingError: client 'forget-herbs-0': "):
+    with pytest.raises(ClientError, match=r"TrainingError: client 'forget-herbs-0'"):
         send(protocol.UNLEARN, config, context(), expand_clients(config.clients)[0])
 
 
