@@ -229,6 +229,14 @@ def _data(data: DataConfig) -> list[str]:
     problems += one_of("data.targets", data.targets, ("answer", "all"))
     if not 0.0 <= data.unseen_share < 1.0:
         problems.append(f"data.unseen_share: {data.unseen_share} is outside [0, 1)")
+    elif data.unseen_share and "wmdp" not in (data.family, *data.also):
+        problems.append(
+            f"data.unseen_share: family {data.family!r} does not read it, wmdp alone does; leave it 0"
+        )
+    if data.family != "table" and (data.subset or data.split != "train"):
+        problems.append(
+            f"data.subset, data.split: family {data.family!r} does not read them, table alone does"
+        )
     if data.family in data.also:
         problems.append(f"data.also: {data.family!r} is data.family already; leave it out")
     problems += at_least("data.mmlu.retain_questions", data.mmlu.retain_questions, 1)

@@ -14,7 +14,7 @@ from fedforget.parameters import non_negative, positive
 @register(
     "grad_diff",
     pretty="GradDiff",
-    reference="Liu et al. 2022; Maini et al. 2024 (TOFU), section 4: gradient difference",
+    reference="Liu et al. 2022; Maini et al. 2024 (TOFU): gradient difference",
     summary="minus gamma NLL on forget data, plus alpha times NLL (or KL to the frozen model) on retain data",
 )
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class GradDiff(WithRetain):
 @register(
     "kl_regularised",
     pretty="KL-regularised ascent",
-    reference="Maini et al. 2024 (TOFU), section 4: KL minimisation",
+    reference="Maini et al. 2024 (TOFU): KL minimisation",
     summary="minus gamma NLL on forget data, plus alpha KL(frozen model || model) on retain data",
 )
 @dataclass(frozen=True)

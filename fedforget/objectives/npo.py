@@ -15,7 +15,7 @@ from fedforget.parameters import non_negative, positive
 @register(
     "npo",
     pretty="NPO",
-    reference="Zhang et al. 2024, Negative preference optimization, equation 3",
+    reference="Zhang et al. 2024, Negative preference optimization",
     summary="-(2/beta) log sigmoid(beta (NLL - NLL_ref)), NLL summed over the answer; bounded below by 0",
 )
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class NPO(WithRetain):
 @register(
     "simnpo",
     pretty="SimNPO",
-    reference="Fan et al. 2024, Simplicity prevails, equation 4",
+    reference="Fan et al. 2024, Simplicity prevails: rethinking negative preference optimization",
     summary="-(2/beta) log sigmoid(beta (NLL / |y| - delta)): no reference model, normalised by length",
 )
 @dataclass(frozen=True)
