@@ -55,6 +55,7 @@ def write_page(results: Sequence[Result], commands: Sequence[str], path: Path) -
         A ``.md`` file.
     """
     path = Path(path).expanduser().resolve()
+    state = git_state()  # before this page itself changes the tree
     folder = path.with_suffix("")
     captions = save_figures(results, folder)
     lines = [
@@ -67,7 +68,7 @@ def write_page(results: Sequence[Result], commands: Sequence[str], path: Path) -
         *commands,
         "```",
         "",
-        f"at commit {_commits(results)}; page at commit {_commit(git_state())}.",
+        f"at commit {_commits(results)}; page at commit {_commit(state)}.",
         "",
     ]
     for table in all_tables(results):

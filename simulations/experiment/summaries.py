@@ -21,7 +21,12 @@ class Mean:
 
     value: float
     half_width: float
-    count: int
+    values: tuple[float, ...]
+
+    @property
+    def count(self) -> int:
+        """Seeds."""
+        return len(self.values)
 
     def __str__(self) -> str:
         return self.text(3)
@@ -40,7 +45,7 @@ def mean(values: Iterable[float | None]) -> Mean | None:
     if not found:
         return None
     one = interval(found)
-    return Mean(one["mean"], one["half_width"], one["count"])
+    return Mean(one["mean"], one["half_width"], tuple(found))
 
 
 def settings(results: Sequence[Result]) -> list[str]:
