@@ -241,6 +241,44 @@ def report(run: Run) -> None:
     typer.echo(f"Report: {write_report(RunDirectory(run))}")
 
 
+def certify(
+    path: Annotated[
+        Path, typer.Argument(help="A merged update, or the run or folder with it.", show_default=False)
+    ],
+    fishers: Annotated[
+        Path | None,
+        typer.Option(help="Folder with the retain clients' Fishers; by default the run's summaries."),
+    ] = None,
+) -> None:
+    """Recompute an update's certificate from its bytes and the retain clients' Fishers.
+
+    Ends with status 1 where a budget is broken, the file or a Fisher was changed, or nothing is certified.
+    """
+    from fedforget.certificates import certify as recompute
+    from fedforget.certificates import find_fishers
+    from fedforget.updates import locate_update
+
+    file = locate_update(path)
+    found = recompute(file, fishers or find_fishers(file))
+    for name, values in found.damages.items():
+        for client, value in values.items():
+            share = f", {value / found.budget:.9f} of the budget" if found.budget else ""
+            typer.echo(f"{name}  {client}: damage {value:.6g}{share}")
+    for problem in found.problems:
+        typer.echo(f"error: {problem}", err=True)
+    if found.problems:
+        raise typer.Exit(1)
+    if found.budget is None:
+        said = f"its method {found.method!r} has no budget" if found.method else "it carries no certificate"
+        typer.echo(f"Nothing is certified: {said}. The damages above are only measured.")
+        raise typer.Exit(1)
+    closest = sum(found.optimal.values())
+    typer.echo(
+        f"Certified: {len(found.optimal)} tensors keep epsilon = {found.budget!r} for every retain client; "
+        f"{closest} of them carry multipliers of the closest such update."
+    )
+
+
 def build() -> typer.Typer:
     """Return the application with its own commands and those of other packages."""
     app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
@@ -249,7 +287,7 @@ def build() -> typer.Typer:
     data_commands.register(app)
     sequential_commands.register(app)
     operating_commands.register(app)
-    for command in (prepare, methods, objectives, merge, sweep, compare, report):
+    for command in (prepare, methods, objectives, merge, sweep, compare, report, certify):
         app.command()(command)
     export_command.register(app)
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):

@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from fedforget.certificates import Certifier
 from fedforget.config import MergeConfig
 from fedforget.errors import ModelError
 from fedforget.files import atomic_path, write_json
@@ -86,10 +87,12 @@ def merge_to(
     def stream() -> Iterable[tuple[str, Tensor]]:
         for name, tensor, report in merge_tensors(summaries, merge.method, **parameters):
             reports[name] = report
+            certifier.add(name, tensor, report)
             yield name, tensor
 
+    certifier = Certifier(merge.method, parameters, summaries)
     shapes = {name: tuple(delta.shape) for name, delta in summaries[0].deltas.items()}
-    write_update(directory / UPDATE, stream(), shapes)
+    write_update(directory / UPDATE, stream(), shapes, certifier.metadata, certifier.room)
     record = {
         "method": merge.method,
         "parameters": parameters,
@@ -104,7 +107,8 @@ def write_update(
     path: Path,
     tensors: Iterable[tuple[str, Tensor]],
     shapes: Mapping[str, tuple[int, ...]],
-    metadata: Mapping[str, str] | None = None,
+    metadata: Mapping[str, str] | Callable[[], Mapping[str, str]] | None = None,
+    room_for_metadata: int = 0,
 ) -> None:
     """Write a safetensors file from a stream of tensors, holding one at a time.
 
@@ -117,12 +121,19 @@ def write_update(
     tensors : iterable of (name, Tensor)
     shapes : mapping of str to tuple of int
         Every tensor that will come; sizes the header.
-    metadata : mapping of str to str, optional
-        Written into the header.
+    metadata : mapping of str to str, or a function that returns one, optional
+        Written into the header. A function is called after the last tensor.
+    room_for_metadata : int
+        Characters that what a function returns may take.
     """
-    said = {"__metadata__": dict(metadata)} if metadata else {}
+
+    def said() -> dict[str, Any]:
+        content = metadata() if callable(metadata) else metadata
+        return {"__metadata__": dict(content)} if content else {}
+
     widest = {n: _entry(torch.float32, s, 2**62, 2**62) | {"dtype": "BF16"} for n, s in shapes.items()}
-    room = -(-len(_header(said | widest)) // 8) * 8
+    known = {} if callable(metadata) else said()
+    room = -(-(len(_header(known | widest)) + room_for_metadata) // 8) * 8
     entries: dict[str, Any] = {}
     with atomic_path(path) as temporary, open(temporary, "wb") as file:
         file.write(struct.pack("<Q", room) + b" " * room)
@@ -132,11 +143,19 @@ def write_update(
             file.write(raw.reshape(-1).view(torch.uint8).numpy().data)
             entries[name] = _entry(raw.dtype, tuple(raw.shape), end, end + raw.nbytes)
             end += raw.nbytes
-        header = _header(said | entries)
+        header = _header(said() | entries)
         if len(header) > room or set(entries) != set(shapes):
             raise ModelError(f"{path}: the tensors written are not those announced")
         file.seek(8)
         file.write(header)
+
+
+def locate_update(path: str | Path) -> Path:
+    """Return the file of a merged update, given it or the run or ``merged`` directory that holds it."""
+    path = Path(path)
+    if path.is_dir():
+        return path / UPDATE if (path / UPDATE).is_file() else path / "merged" / UPDATE
+    return path
 
 
 def load_update(path: str | Path) -> dict[str, Tensor]:
@@ -147,9 +166,7 @@ def load_update(path: str | Path) -> dict[str, Tensor]:
     ModelError
         There is no such file, or it is not readable as safetensors.
     """
-    path = Path(path)
-    if path.is_dir():
-        path = path / UPDATE if (path / UPDATE).is_file() else path / "merged" / UPDATE
+    path = locate_update(path)
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

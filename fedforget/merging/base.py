@@ -145,6 +145,7 @@ def project_onto_budgets(base: Tensor, support: Support, epsilon: float, solver:
             "primal": float(certificate.primal),
             "dual": float(certificate.dual),
             "complementarity": float(certificate.complementarity),
+            "duality_gap": float(certificate.duality_gap),
             "certified": bool(certificate.certified),
         },
     }

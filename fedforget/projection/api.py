@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedforget.errors import ConfigError, SummaryError, nearest
 from fedforget.projection.certificate import Certificate, certify, trivial, zeroed
-from fedforget.projection.delivery import Delivered, deliver_as_is, deliver_exact
+from fedforget.projection.delivery import SUMMATION, Delivered, deliver_as_is, deliver_exact
 from fedforget.projection.increase_only import raise_multipliers
 from fedforget.projection.problem import Problem, reduce_problem
 from fedforget.projection.sparse import SparseFisher, damage, from_dense
@@ -116,7 +116,8 @@ def _solve(
             flat[one.index] = 0.0
         return torch.from_numpy(multipliers), torch.zeros(len(fishers), dtype=torch.float64), certificate
     values = np.array([damage(flat, one) for one in fishers], dtype=np.float64)
-    broken = ~(values <= epsilon)
+    # A base that is feasible but for the order of a sum takes part, to hold its budget in any order.
+    broken = ~(values <= (epsilon * (1.0 - SUMMATION) if solver == "exact" else epsilon))
     violated = np.flatnonzero(broken)
     if not len(violated):
         return torch.from_numpy(multipliers), torch.from_numpy(values), certificate

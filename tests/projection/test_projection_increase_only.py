@@ -124,3 +124,21 @@ def test_the_stabiliser_enters_the_recovery_only(draw):
     assert torch.equal(none.multipliers, some.multipliers)
     shrink = 1 + some.multipliers[0] * fishers[0]
     torch.testing.assert_close(some.update, base / (shrink + 0.5), rtol=1e-12, atol=0)
+
+
+def test_by_hand_it_ends_farther_away_and_in_another_place_by_order():
+    # x = (a, a, c) has b_1 = (2 a^2 + c^2) / 4 and b_2 = a^2. Both bind at 0.3: a^2 = 0.3, c^2 = 0.6.
+    # Client 1 first: all coordinates fall to a^2 = c^2 = 0.4, then a^2 to 0.3 for client 2, and c stays
+    # too small. Client 2 first: a^2 = 0.3 and c = 1, then client 1 lowers a as well as c: client 2 is slack.
+    base = torch.tensor([1.0, 1.0, 1.0], dtype=torch.float64)
+    one, two = torch.tensor([0.5, 0.5, 0.5]).double(), torch.tensor([1.0, 1.0, 0.0]).double()
+    exact = project(base, [one, two], 0.3).update
+    assert exact.tolist() == pytest.approx([0.3**0.5, 0.3**0.5, 0.6**0.5], rel=1e-9)
+    forward = project(base, [one, two], 0.3, "increase-only").update
+    backward = project(base, [two, one], 0.3, "increase-only").update
+    assert float(forward[2]) == pytest.approx(0.4**0.5, rel=1e-4)
+    assert float(backward[0]) < 0.99 * 0.3**0.5
+    distance = [float((x - base).norm()) for x in (exact, forward, backward)]
+    assert min(distance[1:]) > 1.01 * distance[0]
+    assert distance[1] != pytest.approx(distance[2], rel=1e-3)
+    torch.testing.assert_close(exact, project(base, [two, one], 0.3).update, rtol=1e-10, atol=0)

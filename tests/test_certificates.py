@@ -1,0 +1,131 @@
+"""A certificate holds for the bytes, Fishers and claims it was made of, and for no others."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from fedforget import cli
+from fedforget.again import merge_again
+from fedforget.certificates import KEY, certify, find_fishers
+from fedforget.runs import RunDirectory
+from fedforget.updates import UPDATE
+
+
+@pytest.fixture
+def certified(stored_run: RunDirectory) -> Path:
+    return merge_again(stored_run, "firm", {"epsilon": "1e-3", "gamma": "1.5"}) / UPDATE
+
+
+def content(path: Path) -> dict[str, Any]:
+    with safe_open(path, framework="pt") as file:
+        return dict(json.loads(file.metadata()[KEY]))
+
+
+def rewrite(path: Path, said: dict[str, Any] | None = None, change: float = 1.0) -> None:
+    tensors, said = load_file(path), said or content(path)
+    name = sorted(tensors)[0]
+    tensors[name] = tensors[name] * change
+    save_file(tensors, path, metadata={KEY: json.dumps(said)})
+
+
+def test_what_a_merge_writes_is_certified(certified: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = certify(certified, find_fishers(certified))
+    assert found.problems == []
+    assert found.budget == 1e-3
+    assert all(found.optimal.values())
+    assert max(v for one in found.damages.values() for v in one.values()) == pytest.approx(1e-3, rel=1e-6)
+    assert all(value <= 1e-3 for one in found.damages.values() for value in one.values())
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["certify", str(certified.parent)])
+    assert (ended.value.code or 0) == 0
+    assert "Certified: " in capsys.readouterr().out
+
+
+def test_a_flipped_bit_is_found(certified: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    raw = bytearray(certified.read_bytes())
+    header = struct.unpack("<Q", raw[:8])[0]
+    raw[8 + header + 1] ^= 1
+    certified.write_bytes(raw)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["certify", str(certified)])
+    assert ended.value.code == 1
+    name = sorted(load_file(certified))[0]
+    assert f"tensor {name!r}: its bytes are not those that were certified" in capsys.readouterr().err
+
+
+def test_a_larger_update_breaks_the_budget_of_a_named_client(certified: Path) -> None:
+    rewrite(certified, change=2.0)
+    problems = "\n".join(certify(certified, find_fishers(certified)).problems)
+    name, client = sorted(load_file(certified))[0], content(certified)["clients"][0]
+    assert f"tensor {name!r}, client {client!r}: damage " in problems
+    assert "exceeds the budget 0.001" in problems
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("multipliers", 1.0, "multipliers do not give the gap"),
+        ("ratio", 0.5, "b/epsilon = 0.5"),
+        ("fishers", "0" * 64, "is not the one that the certificate was made with"),
+    ],
+)
+def test_edited_claims_are_found(certified: Path, key: str, value: Any, message: str) -> None:
+    said = content(certified)
+    name = sorted(said["tensors"])[0]
+    said["tensors"][name][key][0] = value
+    if key == "multipliers":
+        said["tensors"][name]["slack_gap"] = 123.0
+    rewrite(certified, said)
+    assert any(message in problem for problem in certify(certified, find_fishers(certified)).problems)
+
+
+def test_another_epsilon_and_a_missing_tensor_are_found(certified: Path) -> None:
+    said = content(certified)
+    rewrite(certified, {**said, "epsilon": 1e-4})
+    assert any("exceeds the budget" in one for one in certify(certified, find_fishers(certified)).problems)
+    name = sorted(said["tensors"])[0]
+    rewrite(certified, {**said, "tensors": {k: v for k, v in said["tensors"].items() if k != name}})
+    assert f"tensor {name!r}: is in the file alone" in certify(certified, find_fishers(certified)).problems
+
+
+def test_a_swapped_fisher_is_found(certified: Path, tmp_path: Path) -> None:
+    folder, client = tmp_path / "fishers", content(certified)["clients"][0]
+    shutil.copytree(find_fishers(certified), folder)
+    assert certify(certified, folder).problems == []
+    fishers = load_file(folder / client / "fisher.safetensors")
+    save_file(
+        {n: f * torch.linspace(0.5, 1.0, f.numel()).view_as(f) for n, f in fishers.items()},
+        folder / client / "fisher.safetensors",
+    )
+    problems = certify(certified, folder).problems
+    assert any(f"client {client!r}: the Fisher is not the one" in one for one in problems)
+    shutil.rmtree(folder / client)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["certify", str(certified), "--fishers", str(folder)])
+    assert ended.value.code == 1
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_without_a_budget_damages_are_reported_and_nothing_is_certified(
+    certified: Path, stored_run: RunDirectory, scaled: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if scaled:  # by a tool that keeps no metadata
+        save_file({name: 0.5 * tensor for name, tensor in load_file(certified).items()}, certified)
+    else:
+        certified = merge_again(stored_run, "ties") / UPDATE
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["certify", str(certified)])
+    out = capsys.readouterr().out
+    assert ended.value.code == 1
+    assert "Nothing is certified" in out
+    assert ("carries no certificate" if scaled else "'ties' has no budget") in out
+    assert ": damage " in out
