@@ -19,17 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedforget.evaluation.likelihoods import POSITIONS, has_plain_head
 from fedforget.evaluation.prepared import PreparedQuestion, PreparedQuestions
 
 Normalise = Literal["tokens", "characters", "none"]
 
-# Logits in fp32 for this many positions at once: 512 x 49152 x 4 bytes is 100 MB.
-_POSITIONS = 512
 # A batch of packed questions holds up to this many tokens per question of ``batch_size``. Longer
 # sequences share more, but attention over tokens that do not see each other is wasted.
 _NODES_PER_QUESTION = 8
-# Models that change their logits after the output layer are scored through their own forward.
-_HEAD_EXTRAS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 
 
 @dataclass(frozen=True)
@@ -142,10 +139,9 @@ def score(
 def supports_packing(model: Any) -> bool:
     """Whether packed scoring gives this model's own log-likelihoods."""
     config = model.config
-    plain = not any(getattr(config, name, None) for name in _HEAD_EXTRAS)
     # Windowed layers need a mask of their own, which a given four-dimensional one replaces.
     types = set(getattr(config, "layer_types", None) or ["full_attention"])
-    return plain and types == {"full_attention"} and config._attn_implementation in {"sdpa", "eager"}
+    return has_plain_head(model) and types == {"full_attention"} and config._attn_implementation in {"sdpa", "eager"}
 
 
 def _length(item: PreparedQuestion, choice: int, normalise: Normalise) -> int:
@@ -265,9 +261,9 @@ def token_log_likelihoods(model: Any, hidden: Tensor, targets: Tensor, rows: Ten
     if rows is None:
         rows = torch.arange(len(targets), device=targets.device)
     values = torch.empty(len(targets), device=hidden.device)
-    for start in range(0, len(hidden), _POSITIONS):
-        logits = head(hidden[start : start + _POSITIONS]).float()
-        mine = (rows >= start) & (rows < start + _POSITIONS)
+    for start in range(0, len(hidden), POSITIONS):
+        logits = head(hidden[start : start + POSITIONS]).float()
+        mine = (rows >= start) & (rows < start + POSITIONS)
         at = rows[mine] - start
         values[mine] = logits[at, targets[mine]] - logits.logsumexp(1)[at]
     return values

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from fedforget.errors import DataError
-from fedforget.evaluation.multiple_choice import token_log_likelihoods
+from fedforget.evaluation.likelihoods import token_scores
 from fedforget.evaluation.prepared import encode_text
+from fedforget.training import Encoded
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,6 @@ def prepare_texts(tokenizer: Any, texts: Iterable[str], max_length: int = 512) -
     return encoded
 
 
-@torch.no_grad()
 def perplexity(model: Any, texts: Sequence[Sequence[int]], *, batch_size: int = 16) -> Perplexity:
     """Measure perplexity on the texts of :func:`prepare_texts`.
 
@@ -62,28 +62,10 @@ def perplexity(model: Any, texts: Sequence[Sequence[int]], *, batch_size: int = 
     batch_size : int
         Texts per forward pass.
     """
-    was_training = model.training
-    model.eval()
-    device = model.get_input_embeddings().weight.device
-    total, count = 0.0, 0
-    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
-    for start in range(0, len(order), batch_size):
-        batch = [texts[i] for i in order[start : start + batch_size]]
-        length = max(len(tokens) for tokens in batch)
-        ids = torch.zeros(len(batch), length, dtype=torch.long)
-        mask = torch.zeros(len(batch), length, dtype=torch.long)
-        for row, tokens in enumerate(batch):
-            ids[row, : len(tokens)] = torch.tensor(tokens)
-            mask[row, : len(tokens)] = 1
-        ids, mask = ids.to(device), mask.to(device)
-        # Padding stands at the end, so positions need no shift and causality hides it.
-        decoder = getattr(model, model.base_model_prefix)
-        hidden = decoder(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
-        predicted = mask[:, 1:].bool()
-        values = token_log_likelihoods(model, hidden[:, :-1][predicted], ids[:, 1:][predicted])
-        total -= float(values.double().sum())
-        count += len(values)
-    model.train(was_training)
+    sequences = [Encoded("", torch.tensor(tokens), torch.tensor(tokens)) for tokens in texts]
+    scores = token_scores(model, sequences, batch_size=batch_size)
+    count = sum(len(one.values) for one in scores)
+    total = -math.fsum(float(one.values.sum()) for one in scores)
     mean = total / count
     # Beyond this, exp overflows a double; such a model predicts nothing.
     return Perplexity(math.exp(mean) if mean < 700 else math.inf, count, len(texts))

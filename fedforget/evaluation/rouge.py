@@ -10,10 +10,7 @@ import datasets
 import evaluate
 
 # isort: on
-import torch
 from rouge_score import rouge_scorer
-
-from fedforget.evaluation.prepared import encode_text
 
 _DESCRIPTION = "ROUGE-L precision, recall and F1: the longest common subsequence of words."
 
@@ -60,42 +57,3 @@ def rouge_l(
     return dict(
         metric.compute(predictions=list(predictions), references=list(references), use_stemmer=use_stemmer)
     )
-
-
-@torch.no_grad()
-def generate(
-    model: Any, tokenizer: Any, prompts: Sequence[str], *, max_new_tokens: int = 32, batch_size: int = 32
-) -> list[str]:
-    """Continue each prompt greedily; returns the new text alone, up to the end-of-sequence token.
-
-    Prompts are padded on the left, so that every continuation starts where its prompt ends.
-    """
-    was_training = model.training
-    model.eval()
-    device = model.get_input_embeddings().weight.device
-    encoded = [encode_text(tokenizer, prompt) for prompt in prompts]
-    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else (tokenizer.eos_token_id or 0)
-    order = sorted(range(len(prompts)), key=lambda i: len(encoded[i]))
-    found: dict[int, str] = {}
-    for start in range(0, len(order), batch_size):
-        indices = order[start : start + batch_size]
-        length = max(len(encoded[i]) for i in indices)
-        ids = torch.full((len(indices), length), pad, dtype=torch.long)
-        mask = torch.zeros(len(indices), length, dtype=torch.long)
-        for row, i in enumerate(indices):
-            tokens = torch.tensor(encoded[i])
-            ids[row, length - len(tokens) :] = tokens
-            mask[row, length - len(tokens) :] = 1
-        out = model.generate(
-            input_ids=ids.to(device),
-            attention_mask=mask.to(device),
-            do_sample=False,
-            num_beams=1,
-            max_new_tokens=max_new_tokens,
-            pad_token_id=pad,
-            eos_token_id=tokenizer.eos_token_id,
-        )
-        texts = tokenizer.batch_decode(out[:, length:], skip_special_tokens=True)
-        found |= dict(zip(indices, texts, strict=True))
-    model.train(was_training)
-    return [found[i] for i in range(len(prompts))]

@@ -13,6 +13,7 @@ import torch
 from fedforget.adapters import deltas_applied
 from fedforget.config import RunConfig
 from fedforget.errors import DataError
+from fedforget.evaluation.generation import generate
 from fedforget.evaluation.multiple_choice import Accuracy, score, summarise
 from fedforget.evaluation.perplexity import perplexity, prepare_texts
 from fedforget.evaluation.prepared import PreparedQuestions, prepare
@@ -146,7 +147,7 @@ class Suite:
 
     def _rouge(self, split: str) -> dict[str, Any]:
         # The datasets package takes seconds to import and only this needs it.
-        from fedforget.evaluation.rouge import generate, rouge_l
+        from fedforget.evaluation.rouge import rouge_l
 
         result = {}
         for role in ROLES:

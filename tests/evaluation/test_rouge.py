@@ -6,7 +6,8 @@ import pytest
 import torch
 from rouge_score import rouge_scorer
 
-from fedforget.evaluation.rouge import generate, per_item, rouge_l
+from fedforget.evaluation.generation import generate
+from fedforget.evaluation.rouge import per_item, rouge_l
 from fedforget.models import Backbone
 
 PAIRS = [
