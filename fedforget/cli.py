@@ -7,7 +7,6 @@ that help and wrong usage are answered at once.
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import traceback
@@ -19,9 +18,10 @@ from typing import Annotated, Any
 import click
 import typer
 
-from fedforget import data_commands, export_command, operating_commands, sequential_commands
+from fedforget import data_commands, export_command, operating_commands, score_command, sequential_commands
 from fedforget.console import show
 from fedforget.errors import ConfigError, FedForgetError
+from fedforget.progress import quiet_libraries
 
 GROUP = "fedforget.commands"
 _INTERRUPTED = 130
@@ -92,7 +92,7 @@ def prepare(preset: Preset, overrides: Overrides = None) -> None:
     from fedforget.files import home
     from fedforget.presets import load_any
 
-    _quiet()
+    quiet_libraries()
     config = load_any(preset, overrides or [])
     if isinstance(config, RunConfig):
         from fedforget.models import prepare_backbone
@@ -195,7 +195,7 @@ def sweep(
         raise ConfigError([f"--split: {split!r} is neither 'report' nor 'select'"])
     directory = RunDirectory(run)
     directory.load_summaries()
-    _quiet()
+    quiet_libraries()
     results = run_sweep(directory, open_suite(directory), names, axes, split=split, progress=_progress)
     plots.save(plots.sweep_figure(results, directory.metrics.get("before")), directory.path / "sweep.png")
     show(tables.sweep_table(results))
@@ -226,7 +226,7 @@ def compare(
     levels = [_level(text) for text in grid(level, "--level")] if level else None
     directory = RunDirectory(run)
     directory.load_summaries()
-    _quiet()
+    quiet_libraries()
     comparison = compare_run(directory, names=names, levels=levels, progress=_progress)
     for table in tables.comparison_tables(comparison):
         show(table)
@@ -290,6 +290,7 @@ def build() -> typer.Typer:
     for command in (prepare, methods, objectives, merge, sweep, compare, report, certify):
         app.command()(command)
     export_command.register(app)
+    score_command.register(app)
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
         try:
             entry.load()(app)
@@ -350,12 +351,3 @@ def _level(text: str) -> float:
 
 def _progress(line: str) -> None:
     typer.echo(line, err=True)
-
-
-def _quiet() -> None:
-    """Silence progress bars and advice of the model libraries; warnings of theirs stay."""
-    from transformers.utils import logging as transformers_logging
-
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)

@@ -1,9 +1,10 @@
-"""Keeping transformers' progress bars out of logs and tables."""
+"""Progress bars: the model libraries' are kept out of logs and tables, ours go to the terminal alone."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -20,3 +21,25 @@ def no_progress_bars() -> Iterator[None]:
     finally:
         if shown:
             logging.enable_progress_bar()
+
+
+def quiet_libraries() -> None:
+    """Silence progress bars and advice of the model libraries; warnings of theirs stay."""
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)
+
+
+@contextlib.contextmanager
+def counter() -> Iterator[Callable[[int, int], None]]:
+    """Show on a terminal how many of how many are done; elsewhere show nothing."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, count: bar.update(task, completed=done, total=count)

@@ -62,9 +62,8 @@ def generate(
         ids = torch.full((len(indices), length), pad, dtype=torch.long)
         mask = torch.zeros(len(indices), length, dtype=torch.long)
         for row, i in enumerate(indices):
-            tokens = torch.tensor(encoded[i])
-            ids[row, length - len(tokens) :] = tokens
-            mask[row, length - len(tokens) :] = 1
+            ids[row, length - len(encoded[i]) :] = torch.tensor(encoded[i])
+            mask[row, length - len(encoded[i]) :] = 1
         out = model.generate(
             input_ids=ids.to(device),
             attention_mask=mask.to(device),

@@ -1,4 +1,4 @@
-"""Log-likelihoods of given texts, token by token: what losses, probabilities and membership scores are made of."""
+"""Log-likelihoods of texts, token by token: what losses, probabilities and membership scores are made of."""
 
 from __future__ import annotations
 
@@ -125,10 +125,7 @@ def _score(head: Any, rows: Tensor, targets: Tensor, spread: bool) -> list[Float
             mean = (chances * logs).sum(-1)
             parts[1].append(mean)
             parts[2].append((chances * (logs - mean[:, None]).square()).sum(-1).sqrt())
-    return [
-        torch.cat(one).double().cpu().numpy() if one else np.empty(0)
-        for one in parts
-    ]
+    return [torch.cat(one).double().cpu().numpy() if one else np.empty(0) for one in parts]
 
 
 def _cut(values: list[Floats], lengths: list[int]) -> Iterator[list[Floats]]:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedforget.evaluation.likelihoods import POSITIONS, has_plain_head
+from fedforget.evaluation.likelihoods import POSITIONS, Progress, has_plain_head
 from fedforget.evaluation.prepared import PreparedQuestion, PreparedQuestions
 
 Normalise = Literal["tokens", "characters", "none"]
@@ -92,6 +92,7 @@ def score(
     normalise: Normalise = "tokens",
     batch_size: int = 32,
     packed: bool | None = None,
+    progress: Progress | None = None,
 ) -> list[ItemScore]:
     """Score prepared questions.
 
@@ -108,6 +109,8 @@ def score(
     packed : bool, optional
         Whether shared beginnings are read once; by default wherever the model's attention
         takes a mask of four dimensions. The other way repeats the prompt for every choice.
+    progress : callable, optional
+        Told after each batch how many questions are done, and of how many.
 
     Returns
     -------
@@ -127,6 +130,8 @@ def score(
         sums = _packed_sums(model, items) if packed else _repeated_sums(model, items)
         for i, item, values in zip(indices, items, sums, strict=True):
             found[i] = [value / _length(item, j, normalise) for j, value in enumerate(values)]
+        if progress is not None:
+            progress(len(found), len(questions))
     model.train(was_training)
     results = []
     for i, item in enumerate(questions.items):
@@ -141,7 +146,11 @@ def supports_packing(model: Any) -> bool:
     config = model.config
     # Windowed layers need a mask of their own, which a given four-dimensional one replaces.
     types = set(getattr(config, "layer_types", None) or ["full_attention"])
-    return has_plain_head(model) and types == {"full_attention"} and config._attn_implementation in {"sdpa", "eager"}
+    return (
+        has_plain_head(model)
+        and types == {"full_attention"}
+        and config._attn_implementation in {"sdpa", "eager"}
+    )
 
 
 def _length(item: PreparedQuestion, choice: int, normalise: Normalise) -> int:
