@@ -125,7 +125,7 @@ def privacy_leak(auc: float, retrained: float) -> float:
     """
     if retrained >= 1:
         raise DataError(
-            "PrivLeak: the reference takes every forget passage for a member, so there is nothing to relate to"
+            "PrivLeak: the reference takes every forget passage for a member; there is nothing to relate to"
         )
     return 100.0 * ((1 - auc) - (1 - retrained)) / (1 - retrained)
 
