@@ -43,7 +43,9 @@ class MergeResult:
     parameters: dict[str, Any]
 
 
-def merge(summaries: Iterable[ClientSummary], method: str = "firm", **parameters: Any) -> MergeResult:
+def merge(
+    summaries: Iterable[ClientSummary], method: str = "firm", *, engine: str = "auto", **parameters: Any
+) -> MergeResult:
     """Merge client summaries into one update.
 
     Every product, sum and quotient is rounded to fp32 (to fp64 where a client sent fp64), in a fixed
@@ -58,6 +60,9 @@ def merge(summaries: Iterable[ClientSummary], method: str = "firm", **parameters
         In any order; at least one forget client.
     method : str
         A name in :func:`methods`.
+    engine : {"auto", "torch", "numba"}
+        What blocks are computed with; the bits are the same. ``auto`` takes numba where it is installed
+        and the clients are large.
     **parameters
         The method's own, see :func:`methods`.
 
@@ -72,7 +77,7 @@ def merge(summaries: Iterable[ClientSummary], method: str = "firm", **parameters
     SummaryError
         Summaries that are not valid or do not fit together, or an update that overflows their dtype.
     """
-    run = Merge(summaries, method, parameters)
+    run = Merge(summaries, method, parameters, engine)
     deltas: dict[str, Tensor] = {}
     tensors: dict[str, dict[str, Any]] = {}
     for name, delta, report in run.tensors():
@@ -90,7 +95,7 @@ def merge(summaries: Iterable[ClientSummary], method: str = "firm", **parameters
 
 
 def merge_tensors(
-    summaries: Iterable[ClientSummary], method: str = "firm", **parameters: Any
+    summaries: Iterable[ClientSummary], method: str = "firm", *, engine: str = "auto", **parameters: Any
 ) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
     """Merge as :func:`merge` does, handing over each tensor as it is ready.
 
@@ -101,7 +106,7 @@ def merge_tensors(
     iterator of (str, Tensor, dict)
         Name, update and report of each weight, by sorted name.
     """
-    return Merge(summaries, method, parameters).tensors()
+    return Merge(summaries, method, parameters, engine).tensors()
 
 
 class Merge:
@@ -118,10 +123,16 @@ class Merge:
     plan : Plan
     """
 
-    def __init__(self, summaries: Iterable[ClientSummary], method: str, parameters: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        summaries: Iterable[ClientSummary],
+        method: str,
+        parameters: dict[str, Any],
+        engine: str = "auto",
+    ) -> None:
         chosen = find(method)
         self.parameters = chosen.parse(parameters)
-        self.clients = Clients(summaries, needs_fisher=chosen.needs_fisher)
+        self.clients = Clients(summaries, needs_fisher=chosen.needs_fisher, engine=engine)
         if chosen.needs_fisher:
             require_fishers(self.clients.all, method, self.parameters)
         self.plan: Plan = chosen.prepare(self.clients, self.parameters)

@@ -9,6 +9,7 @@ from functools import cached_property, partial
 import torch
 
 from fedforget.errors import SummaryError
+from fedforget.merging.compiled import use_numba
 from fedforget.merging.layout import Layout
 from fedforget.merging.sources import Source
 from fedforget.summaries import ClientSummary
@@ -23,6 +24,8 @@ class Clients:
         In any order.
     needs_fisher : bool
         Whether every client must have sent its Fisher diagonal.
+    engine : {"auto", "torch", "numba"}
+        What blocks are computed with, see :func:`fedforget.merging.merge`.
 
     Raises
     ------
@@ -32,7 +35,9 @@ class Clients:
         Values (finite, Fishers non-negative) are checked when a weight is first asked for.
     """
 
-    def __init__(self, summaries: Iterable[ClientSummary], *, needs_fisher: bool) -> None:
+    def __init__(
+        self, summaries: Iterable[ClientSummary], *, needs_fisher: bool, engine: str = "auto"
+    ) -> None:
         self.all = sorted(summaries, key=lambda summary: summary.client_id)
         if not self.all:
             raise SummaryError("there is no client summary to merge; give at least one forget client's")
@@ -52,6 +57,7 @@ class Clients:
             self._check_shapes(summary, {name: summary.check_kind(name) for name in summary.deltas})
             for name in self.layouts:
                 self._note_dtypes(name, summary)
+        self.compiled = use_numba(engine, sum(layout.size for layout in self.layouts.values()))
         self.forget = [summary for summary in self.all if summary.role == "forget"]
         self.retain = [summary for summary in self.all if summary.role == "retain"]
         if not self.forget:

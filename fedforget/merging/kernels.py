@@ -72,8 +72,10 @@ def elect_and_average(trimmed: Sequence[Tensor]) -> Tensor:
     """TIES, steps 2 and 3: elect a sign by summed mass, average the entries that agree.
 
     A sum of zero elects +. The mean is over the non-zero entries of the elected sign; where
-    there is none, the result is 0.
+    there is none, the result is 0. One vector alone is its own result.
     """
+    if len(trimmed) == 1:
+        return trimmed[0].clone()
     negative = (total(trimmed) < 0.0).numpy()
     positive = _mean_of_sign([vector.clamp(min=0.0) for vector in trimmed])
     np.copyto(positive.numpy(), _mean_of_sign([v.clamp(max=0.0) for v in trimmed]).numpy(), where=negative)

@@ -22,8 +22,9 @@ R = TypeVar("R")
 
 # A stream this short is gathered and partitioned at once, and so are candidates of a longer one.
 _GATHER = 1 << 20
-# The sample of a longer stream: pieces of this many neighbours, spread evenly.
+# The sample of a longer stream: pieces of this many neighbours, spread evenly; a sixteenth of the stream.
 _PIECE, _PIECES = 1024, 1024
+_SAMPLED = 16
 # Standard errors of the sample's quantile that the bracket spans to each side. Neighbours resemble each
 # other, so pieces tell less than as many entries drawn one by one; a miss costs time and nothing else.
 _WIDTH = 16.0
@@ -72,7 +73,7 @@ class Stream:
         source = self.source.unread()
         keys = self._reader(source)
         pieces = []
-        for start in range(0, self.size, max(spacing, _PIECE)):
+        for start in range(0, self.size, spacing):
             stop = min(start + _PIECE, self.size)
             pieces.append(keys(start, stop).copy())
             source.release(max(0, start - _PIECE), stop)
@@ -149,7 +150,8 @@ def select(streams: Sequence[Stream], k: int) -> Selected:
 
 
 def _bracketed(streams: Sequence[Stream], size: int, k: int) -> tuple[Any, Any]:
-    sample = np.concatenate([keys for stream in streams for keys in stream.sample(size // _PIECES)])
+    spacing = max(size // _PIECES, _SAMPLED * _PIECE)
+    sample = np.concatenate([keys for stream in streams for keys in stream.sample(spacing)])
     share = 1.0 - k / size
     slack = _WIDTH * math.sqrt(share * (1.0 - share) * len(sample)) + 1.0
     ranks = np.array([math.floor(share * len(sample) - slack), math.ceil(share * len(sample) + slack)])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedforget.merging import kernels
+from fedforget.merging import compiled, kernels
 from fedforget.merging.inputs import Clients
 from fedforget.merging.layout import Layout, Scratch
 from fedforget.merging.selection import Stream, kept_count, select
@@ -43,10 +43,14 @@ class Sensitivity:
 
 @dataclass(frozen=True)
 class Sensitivities:
-    """Both roles' processed Fishers for one weight."""
+    """Both roles' processed Fishers for one weight.
+
+    ``compiled`` says whether blocks are computed by numba where they can be; the bits are the same.
+    """
 
     layout: Layout
     dtype: torch.dtype
+    compiled: bool
     forget: list[Sensitivity]
     retain: list[Sensitivity]
 
@@ -94,6 +98,7 @@ def process(clients: Clients, name: str, alpha: float, eps0: float) -> Sensitivi
     return Sensitivities(
         layout=clients.layouts[name],
         dtype=clients.working_dtype(name),
+        compiled=clients.compiled and clients.working_dtype(name) == torch.float32,
         forget=[one(clients.source(name, members)) for members in clients.domains.values()],
         retain=[one(source) for source in clients.sources(name, clients.retain)],
     )
@@ -117,14 +122,20 @@ def base_block(
             continue
         numerator, weight = scratch((role, "numerator"), size), scratch((role, "weight"), size)
         for i, one in enumerate(members):
-            w = one.weights(start, stop, scratch((role, i) if role == "retain" else role, size), spare)
-            one.source.delta(start, stop, delta, spare)
-            if i == 0:
-                torch.mul(delta, w, out=numerator)
-                weight.copy_(w)
+            w = scratch((role, i) if role == "retain" else role, size)
+            bits = compiled.bits_of(one.source) if s.compiled else None
+            if bits is not None:
+                arrays = numerator.numpy(), weight.numpy(), w.numpy()
+                compiled.weigh()(*arrays, *bits, start, one.threshold, one.maximum + one.eps0, i == 0)
             else:
-                numerator.add_(delta.mul_(w))
-                weight.add_(w)
+                one.weights(start, stop, w, spare)
+                one.source.delta(start, stop, delta, spare)
+                if i == 0:
+                    torch.mul(delta, w, out=numerator)
+                    weight.copy_(w)
+                else:
+                    numerator.add_(delta.mul_(w))
+                    weight.add_(w)
             if role == "retain":
                 retain_weights.append(w)
         terms.append(numerator.div_(torch.add(weight, eps0, out=spare)))

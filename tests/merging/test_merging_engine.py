@@ -11,8 +11,9 @@ import pytest
 import reference_base
 import torch
 
+from fedforget.errors import ConfigError
 from fedforget.mapped import MappedTensors
-from fedforget.merging import layout, merge, methods
+from fedforget.merging import compiled, layout, merge, methods
 from fedforget.merging.layout import Layout, in_threads
 from fedforget.summaries import ClientSummary, LoraFactors
 
@@ -56,6 +57,33 @@ def test_base_merge_has_the_bits_of_the_naive_reference(dtype, number, threads):
         clients = federation(dtype, seed=seed, domains=(3, 1, 2) if seed else (3, 3), retain=seed)
         expected = reference_base.firm_base(clients, gamma, alpha)
         assert same(merge(clients[::-1], "firm", gamma=gamma, alpha=alpha).deltas["w"], expected)
+
+
+@pytest.mark.parametrize("method", ["firm", "support_matched"])
+def test_numba_gives_the_same_bits(method):
+    pytest.importorskip("numba")
+    clients = federation(torch.bfloat16, domains=(3, 1), retain=2)
+    # One client that the kernel does not read.
+    clients[3].fisher = {"w": clients[3].fisher["w"].float()}
+    plain, fast = (merge(clients, method, engine=engine, gamma=1.3) for engine in ("torch", "numba"))
+    assert same(plain.deltas["w"], fast.deltas["w"])
+    assert plain.report == fast.report
+    for alpha in (0.01, 1.0):
+        expected = reference_base.firm_base(clients, 1.3, alpha)
+        assert same(
+            merge(clients, "firm", engine="numba", alpha=alpha, gamma=1.3).deltas["w"],
+            expected.to(clients[0].deltas["w"].dtype),
+        )
+
+
+def test_engine_that_does_not_exist_or_is_not_installed(monkeypatch):
+    clients = federation(torch.bfloat16, (3, 4))
+    with pytest.raises(ConfigError, match="engine: 'numbas' is not one of auto, torch, numba"):
+        merge(clients, "firm", engine="numbas")
+    monkeypatch.setattr(compiled, "find_spec", lambda name: None)
+    assert same(merge(clients, "firm").deltas["w"], merge(clients, "firm", engine="torch").deltas["w"])
+    with pytest.raises(ConfigError, match="numba is not installed"):
+        merge(clients, "firm", engine="numba")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
