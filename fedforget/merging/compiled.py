@@ -72,12 +72,13 @@ def weigh() -> Callable[..., None]:
     from llvmlite import ir
     from numba.extending import intrinsic
 
-    @intrinsic  # type: ignore[untyped-decorator]
-    def as_float(context: Any, bits: Any) -> Any:
+    def reinterpret(context: Any, bits: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             return builder.bitcast(arguments[0], ir.FloatType())
 
         return numba.float32(numba.uint32), generate
+
+    as_float: Any = intrinsic(reinterpret)
 
     def kernel(
         numerator: Any, total: Any, weights: Any, fishers: Any, deltas: Any, start: Any,
