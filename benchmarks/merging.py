@@ -8,10 +8,11 @@
 
 Every cell runs in a process of its own, with the engines interleaved round after round; medians are
 printed. ``ours`` is the plain engine, ``numba`` the optional one (for dense clients). Clients' files are
-written once, before anything is timed, and are in the page cache where they fit. CPU seconds are those of all threads, user and system. Memory is the peak of the process over what it
-held before the merge. Ours reads from disk and hands over tensor by tensor, as the server does; the others
-get their inputs in memory, which is not counted. The last column is the least traffic, every input read
-and every output written once, over the wall time, as a share of the bandwidth measured at the start.
+written once, before anything is timed, and are in the page cache where they fit. CPU seconds are those of
+all threads, user and system. Memory is the peak of the process over what it held before the merge. Ours reads
+from disk and hands over tensor by tensor, as the server does; the others get their inputs in memory, which is
+not counted. The last column is the least traffic, every input read and every output written once, over the
+wall time, as a share of the bandwidth measured at the start.
 """
 
 from __future__ import annotations
