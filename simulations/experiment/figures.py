@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from fedforget.reporting.plots import save
 from simulations.experiment import panels as of
+from simulations.experiment import summaries as say
 from simulations.experiment.panels import Panel
 from simulations.experiment.summaries import Result
 
@@ -67,8 +68,10 @@ def draw(panels: Sequence[Panel]) -> Figure:
 def save_figures(results: Sequence[Result], folder: Path) -> dict[str, str]:
     """Draw every figure that there are data for, as PNG; return the captions by file name."""
     written = {}
+    # Where methods are compared, a setting that was run for its ablations alone is not among them.
+    compared = [one for one in results if len(say.methods(say.of(results, one["setting"]))) > 1] or results
     for name, (caption, data) in FIGURES.items():
-        panels = data(results)
+        panels = data(results if name == "ablations" else compared)
         if panels:
             save(draw(panels), folder / f"{name}.png")
             written[f"{name}.png"] = caption
