@@ -20,6 +20,7 @@ from fedforget.codecs.exchange import pack_values, unpack_places
 from fedforget.config import ClientSpec, RoleConfig, RunConfig
 from fedforget.data import Example, client_examples, client_retain_examples
 from fedforget.errors import ModelError, TrainingError
+from fedforget.expert import starting_model
 from fedforget.fisher import empirical_fisher
 from fedforget.models import Backbone, cached_backbone, load_backbone, release_backbone
 from fedforget.objectives import objective
@@ -196,7 +197,7 @@ class UnlearningClient(NumPyClient):
         return dict(description.to_properties())
 
     def _backbone(self) -> Backbone:
-        return cached_backbone(self.config.model, self.config.seeds.model)
+        return cached_backbone(starting_model(self.config), self.config.seeds.model)
 
     def _role(self) -> RoleConfig:
         return self.config.forget if self.spec.role == "forget" else self.config.retain
@@ -235,10 +236,10 @@ class UnlearningClient(NumPyClient):
     @property
     def _separate_reference(self) -> bool:
         model = self.config.model
-        return model.fisher_precision not in {"same", model.precision}
+        return bool(model.expert.domain) or model.fisher_precision not in {"same", model.precision}
 
     def _fisher(self, names: Sequence[str], examples: Sequence[Example]) -> dict[str, Tensor]:
-        """Take the Fisher diagonal at the pretrained weights, without the adapter, on the LM loss."""
+        """Take the Fisher diagonal at the pretrained weights, without adapter or expert, on the LM loss."""
         settings, model = self.config.fisher, self.config.model
         if self._separate_reference:
             reference = load_backbone(model, self.config.seeds.model, precision=model.fisher_precision)
@@ -287,7 +288,7 @@ class UnlearningClient(NumPyClient):
 
 def describe_node(config: RunConfig, partition: int) -> Description:
     """Describe a simulated node, which has no client of its own."""
-    backbone = cached_backbone(config.model, config.seeds.model)
+    backbone = cached_backbone(starting_model(config), config.seeds.model)
     return Description(fingerprint=backbone.fingerprint, versions=protocol.installed(), partition=partition)
 
 

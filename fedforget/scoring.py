@@ -11,13 +11,14 @@ from typing import Any
 
 from fedforget.adapters import deltas_applied
 from fedforget.cache import key
-from fedforget.config import RunConfig
+from fedforget.config import ExpertConfig, RunConfig
 from fedforget.data import load_data
 from fedforget.errors import RunError
 from fedforget.evaluation.benchmarks import Asked, family_of, find_suite, score_suite
 from fedforget.evaluation.item_logs import ItemLogs
 from fedforget.evaluation.likelihoods import Progress
 from fedforget.evaluation.measures import Subject
+from fedforget.expert import starting_model
 from fedforget.files import home
 from fedforget.models import cached_backbone
 from fedforget.runs import RunDirectory
@@ -76,7 +77,9 @@ def choose(
         raise RunError("--merge, --backbone and --model exclude each other; give one")
     folder = (run.path if run else home()) / "scores"
     if model:
-        config = replace(config, model=replace(config.model, path=model, revision=None))
+        config = replace(
+            config, model=replace(config.model, path=model, revision=None, expert=ExpertConfig())
+        )
         return Scored(config, model, None, None, folder)
     if backbone or (run is None and merge is None):
         return Scored(config, "backbone", None, run, folder)
@@ -129,7 +132,7 @@ def score_model(
     suite, config = find_suite(name), scored.config
     data = family_of(load_data(config.data, config.seeds.data), config, name)
     measures = suite.measures(data, config, asked)
-    backbone = cached_backbone(config.model, config.seeds.model)
+    backbone = cached_backbone(starting_model(config), config.seeds.model)
     if scored.run is not None:
         scored.run.check_backbone(backbone.fingerprint)
     update = _sha256(scored.update) if scored.update else ""

@@ -8,6 +8,7 @@ from typing import Any
 from fedforget.compare import compare
 from fedforget.data import load_data
 from fedforget.evaluation import Suite
+from fedforget.expert import starting_model
 from fedforget.models import cached_backbone
 from fedforget.runs import RunDirectory
 
@@ -21,7 +22,7 @@ def open_suite(run: RunDirectory) -> Suite:
         The backbone that the configuration names is no longer the one of the run.
     """
     config = run.config
-    backbone = cached_backbone(config.model, config.seeds.model)
+    backbone = cached_backbone(starting_model(config), config.seeds.model)
     run.check_backbone(backbone.fingerprint)
     return Suite(backbone, load_data(config.data, config.seeds.data), config)
 

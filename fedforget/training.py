@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from fedforget.checkpoints import Checkpoint
 from fedforget.config import TrainingConfig
 from fedforget.errors import TrainingError
 from fedforget.objectives import Objective, needs_retain
@@ -154,6 +157,7 @@ def train(
     shared_seed: int = 0,
     domain: str | None = None,
     retain: Sequence[Example] = (),
+    checkpoint: Checkpoint | None = None,
 ) -> TrainingReport:
     """Train a model's trainable parameters on one client's examples.
 
@@ -187,6 +191,8 @@ def train(
     retain : sequence of Example
         Retain data that the same client holds, for an objective that needs it: each step takes
         a batch of them too, in an order of their own.
+    checkpoint : Checkpoint, optional
+        Where the training goes on after an interruption, to the same bits.
 
     Returns
     -------
@@ -216,11 +222,13 @@ def train(
     order = _order(len(sequences), min(cfg.batch_size, len(sequences)), derive_seed(seed, "order"))
     kept = encode(tokenizer, retain, max_length) if needs_retain(objective) else []
     kept_order = _order(len(kept), min(cfg.batch_size, len(kept)), derive_seed(seed, "retain-order"))
-    losses: list[float] = []
-    tokens = 0
     started = time.perf_counter()
     with seeded(derive_seed(seed, "dropout"), device), _training_mode(model):
-        for step in range(cfg.steps):
+        # Inside: what is restored has the state of the generators with it.
+        losses, tokens = checkpoint.restore(parameters, optimizer) if checkpoint else ([], 0)
+        for one in (order, kept_order) if kept else (order,):
+            deque(itertools.islice(one, len(losses)), maxlen=0)
+        for step in range(len(losses), cfg.steps):
             batch = collate([sequences[i] for i in next(order)], _pad_id(tokenizer), device)
             for group in optimizer.param_groups:
                 group["lr"] = cfg.learning_rate * min(1.0, (step + 1) / max(1, cfg.warmup_steps))
@@ -236,6 +244,8 @@ def train(
             _check(step, losses, float(norm), cfg)
             optimizer.step()
             tokens += sum(int(one["attention_mask"].sum()) for one in given)
+            if checkpoint and checkpoint.due(step + 1, cfg.steps):
+                checkpoint.save(parameters, optimizer, losses, tokens)
     return TrainingReport(
         steps=cfg.steps,
         first_loss=losses[0],

@@ -154,11 +154,13 @@ def _unlearn(grid: Grid, config: RunConfig, run: RunDirectory, poll: float) -> N
     from fedforget.adapters import adapted_weights
     from fedforget.data import load_data
     from fedforget.evaluation import Suite
+    from fedforget.expert import starting_model
     from fedforget.models import cached_backbone
 
     data = load_data(config.data, config.seeds.data)
-    backbone = cached_backbone(config.model, config.seeds.model)
-    run.update(backbone={"path": config.model.path, "fingerprint": backbone.fingerprint})
+    start = starting_model(config)
+    backbone = cached_backbone(start, config.seeds.model)
+    run.update(backbone={"path": start.path, "fingerprint": backbone.fingerprint})
     shapes = adapted_weights(backbone.model, config.lora)
     suite = Suite(backbone, data, config)
     strategy = Firm(config, run, shapes, backbone.fingerprint, poll=poll, keep_arrays=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from fedforget.errors import ExportError, nearest
+from fedforget.expert import starting_model
 from fedforget.exports.checkpoint import INDEX, ONE, Entry, entries, shards
 from fedforget.exports.source import Source
 from fedforget.exports.target import REPORT, ensure_room, new_directory
 from fedforget.files import read_json, write_json
 from fedforget.models import checkpoint
+from fedforget.summaries import Delta
 from fedforget.survival import Survival, apply_delta, overall
 from fedforget.updates import write_update
 
@@ -62,41 +64,82 @@ def export_model(
     """
     if dtype is not None and dtype not in DTYPES:
         raise ExportError(f"--dtype: {dtype!r} is not one of {', '.join(DTYPES)}{nearest(dtype, DTYPES)}")
-    wanted = DTYPES[dtype] if dtype else None
     with new_directory(target) as folder:
         config = source.run.config
-        where, fingerprint = checkpoint(config.model, config.seeds.model)
+        where, fingerprint = checkpoint(starting_model(config), config.seeds.model)
         source.run.check_backbone(fingerprint)
-        found = entries(where)
-        _check(source, found, where)
-        kinds = {name: _kind(entry, wanted) for name, entry in found.items()}
-        sizes = {name: entry.bytes(kinds[name]) for name, entry in found.items()}
-        ensure_room(folder, sum(sizes.values()))
-        survivals: dict[str, Survival] = {}
-
-        def stream(names: list[str]) -> Iterator[tuple[str, Tensor]]:
-            for name in names:
-                weight = found[name].read(name)
-                if name in source.shapes:
-                    weight, survivals[name] = apply_delta(weight, source.tensor(name), kinds[name])
-                yield name, weight.to(kinds[name])
-
-        parts = shards(sizes, shard_bytes)
-        index: dict[str, str] = {}
-        for number, names in enumerate(parts, 1):
-            file = ONE if len(parts) == 1 else f"model-{number:05d}-of-{len(parts):05d}.safetensors"
-            write_update(folder / file, stream(names), {n: found[n].shape for n in names}, {"format": "pt"})
-            index |= dict.fromkeys(names, file)
-        if len(parts) > 1:
-            write_json(folder / INDEX, {"metadata": {"total_size": sum(sizes.values())}, "weight_map": index})
-        _copy_beside(where, folder, dtype)
-        report = _report(source, survivals, {name: kinds[name] for name in source.shapes})
+        survivals = add_to_checkpoint(
+            where, source.shapes, source.tensor, folder, dtype=dtype, shard_bytes=shard_bytes
+        )
+        report = _report(source, survivals)
         write_json(folder / REPORT, report)
     return report
 
 
-def _check(source: Source, found: dict[str, Entry], where: Path) -> None:
-    for name, shape in source.shapes.items():
+def add_to_checkpoint(
+    where: Path,
+    shapes: Mapping[str, tuple[int, ...]],
+    delta: Callable[[str], Delta],
+    folder: Path,
+    *,
+    dtype: str | None = None,
+    shard_bytes: int = _SHARD,
+) -> dict[str, tuple[torch.dtype, Survival]]:
+    """Write a checkpoint with updates added to some of its weights, one tensor in memory at a time.
+
+    Parameters
+    ----------
+    where : Path
+        A transformers directory.
+    shapes : mapping of str to tuple of int
+        Of the weights that are updated.
+    delta : callable
+        Gives the update of a weight by its name.
+    folder : Path
+        An empty directory, for the result.
+    dtype, shard_bytes
+        As for :func:`export_model`.
+
+    Returns
+    -------
+    dict
+        Per updated weight its dtype in the result, and what rounding left of the update.
+
+    Raises
+    ------
+    ExportError
+        The disk is full, or the checkpoint does not hold the weights.
+    """
+    wanted = DTYPES[dtype] if dtype else None
+    found = entries(where)
+    _check(shapes, found, where)
+    kinds = {name: _kind(entry, wanted) for name, entry in found.items()}
+    sizes = {name: entry.bytes(kinds[name]) for name, entry in found.items()}
+    ensure_room(folder, sum(sizes.values()))
+    survivals: dict[str, tuple[torch.dtype, Survival]] = {}
+
+    def stream(names: list[str]) -> Iterator[tuple[str, Tensor]]:
+        for name in names:
+            weight = found[name].read(name)
+            if name in shapes:
+                weight, survival = apply_delta(weight, delta(name), kinds[name])
+                survivals[name] = (kinds[name], survival)
+            yield name, weight.to(kinds[name])
+
+    parts = shards(sizes, shard_bytes)
+    index: dict[str, str] = {}
+    for number, names in enumerate(parts, 1):
+        file = ONE if len(parts) == 1 else f"model-{number:05d}-of-{len(parts):05d}.safetensors"
+        write_update(folder / file, stream(names), {n: found[n].shape for n in names}, {"format": "pt"})
+        index |= dict.fromkeys(names, file)
+    if len(parts) > 1:
+        write_json(folder / INDEX, {"metadata": {"total_size": sum(sizes.values())}, "weight_map": index})
+    _copy_beside(where, folder, dtype)
+    return survivals
+
+
+def _check(shapes: Mapping[str, tuple[int, ...]], found: dict[str, Entry], where: Path) -> None:
+    for name, shape in shapes.items():
         if name not in found:
             raise ExportError(
                 f"{where}: the checkpoint stores no {name!r}{nearest(name, found)}; save the backbone once "
@@ -124,13 +167,13 @@ def _copy_beside(where: Path, folder: Path, dtype: str | None) -> None:
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
-def _report(source: Source, survivals: dict[str, Survival], kinds: dict[str, torch.dtype]) -> dict[str, Any]:
+def _report(source: Source, survivals: dict[str, tuple[torch.dtype, Survival]]) -> dict[str, Any]:
     return {
         **source.facts("model"),
         "certificates": "are about the update as it was merged, not about the rounded weights here",
-        "overall": overall(survivals[name] for name in source.shapes).as_dict(),
+        "overall": overall(survivals[name][1] for name in source.shapes).as_dict(),
         "tensors": {
-            name: {"dtype": str(kinds[name]).removeprefix("torch."), **survivals[name].as_dict()}
+            name: {"dtype": str(survivals[name][0]).removeprefix("torch."), **survivals[name][1].as_dict()}
             for name in source.shapes
         },
     }

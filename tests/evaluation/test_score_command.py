@@ -23,7 +23,7 @@ from fedforget.updates import UPDATE, write_update
 
 OVERRIDES = (
     "model.precision=fp32 model.fisher_precision=same model.device=cpu lora.layers=[] "
-    "lora.targets=[down_proj] evaluation.batch_size=4"
+    "lora.targets=[down_proj] evaluation.batch_size=4 model.expert.domain=''"
 )
 Command = Callable[..., str]
 

@@ -9,6 +9,7 @@ import pytest
 
 from fedforget.cli import main
 from fedforget.config import expand_clients
+from fedforget.errors import ModelError
 from fedforget.presets import load
 from simulations.inline import run_inline
 
@@ -16,7 +17,7 @@ TINY = (
     "model.path=tiny model.precision=fp32 model.fisher_precision=same model.device=cpu model.tiny.layers=2 "
     "model.tiny.width=32 model.tiny.heads=2 model.tiny.steps=0 lora.r=2 data.max_length=64 "
     "forget.training.steps=2 retain.training.steps=2 fisher.num_sequences=2 fisher.max_length=64 "
-    "evaluation.max_questions=4 simulation.nodes=1"
+    "evaluation.max_questions=4 simulation.nodes=1 model.expert.training.steps=2 model.expert.lora.r=2"
 )
 OWN = {
     "firm-wmdp": "lora.layers=[0,1] forget.objective.parameters.layer=1 forget.objective.parameters.c=5.0 "
@@ -68,6 +69,12 @@ def test_a_preset_runs_end_to_end_on_files_of_the_same_schema(
     with pytest.raises(SystemExit):
         main(["config", "show", name, *pairs])
     preset.write_text(capsys.readouterr().out)
+    if name == "firm-tofu":
+        with pytest.raises(ModelError, match="fedforget adapt"):
+            run_inline(str(preset), "", tmp_path / "too-early")
+        with pytest.raises(SystemExit) as done:
+            main(["adapt", str(preset)])
+        assert done.value.code == 0
     run = run_inline(str(preset), "", tmp_path / "run")
     assert run.record["status"] == "completed"
     assert sorted(run.record["clients"]) == CLIENTS[name]
