@@ -7,6 +7,7 @@ that help and wrong usage are answered at once.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -24,6 +25,7 @@ from fedforget.errors import ConfigError, FedForgetError
 from fedforget.progress import quiet_libraries
 
 GROUP = "fedforget.commands"
+_DISK = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)  # the disk's fault, not ours
 _INTERRUPTED = 130
 
 Run = Annotated[Path, typer.Argument(help="A run's directory.", show_default=False)]
@@ -335,6 +337,12 @@ def _run(arguments: Sequence[str] | None) -> int:
     except BrokenPipeError:
         # The reader of our output has gone; Python would complain once more while closing it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        if error.errno not in _DISK:
+            raise
+        what = ": ".join(str(part) for part in (error.filename, error.strerror) if part)
+        print(f"error: {what}; free some space or set the permissions, and try again", file=sys.stderr)
         return 1
     # Typer itself turns an interrupt inside a command into this status, and says nothing.
     if status == _INTERRUPTED:

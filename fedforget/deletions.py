@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from fedforget.approximate import drop_stale
 from fedforget.data.corpora import load_corpus
 from fedforget.data.holdings import Holdings, holdings
 from fedforget.errors import DataError, RunError, nearest
-from fedforget.files import atomic_path
+from fedforget.files import atomic_path, read_json
+from fedforget.run_ledger import note_head, open_ledger
 from fedforget.runs import RunDirectory
 from fedforget.sequences.ledger import UNKNOWN, Deletion, Ledger, Outcome
 
@@ -45,7 +50,9 @@ def read_requests(path: Path) -> list[Deletion]:
         A line that is no request; names the file and the line.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # utf-8-sig drops the byte order mark that some editors write. Only a newline ends a line: a text
+        # in JSON may hold other separators that splitlines() would cut it at.
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read ({error})") from error
     found: dict[str, tuple[int, Deletion]] = {}
@@ -90,7 +97,7 @@ def forget(run: RunDirectory, requests: Sequence[Deletion]) -> list[Outcome]:
         A malformed request, a request id used before for other data, or a ledger that cannot be
         written. Nothing was changed then.
     """
-    with Ledger(run.ledger) as ledger:
+    with open_ledger(run) as ledger:
         refused = _unknown_records(run, ledger, requests)
         carried = ledger.request_deletions([one for one in requests if one.request_id not in refused])
         purge(run, ledger)
@@ -99,15 +106,10 @@ def forget(run: RunDirectory, requests: Sequence[Deletion]) -> list[Outcome]:
     return [answered[one.request_id] for one in requests]
 
 
-def note_head(run: RunDirectory, ledger: Ledger) -> None:
-    """Note the ledger's last event in ``run.json``, so that a ledger set back to before it shows."""
-    head = ledger.head()
-    run.update(ledger_head={"number": head.number, "sha256": head.sha256})
-
-
 def purge(run: RunDirectory, ledger: Ledger) -> int:
     """Remove the files of modules that are off, which deleted data made, and return how many went.
 
+    So do the results that an interrupted training left of groups that are out of service.
     Their hashes stay in the ledger. Nothing can put a module back in service that is off.
     """
     active = {module.path for module in ledger.modules("active")}
@@ -115,8 +117,32 @@ def purge(run: RunDirectory, ledger: Ledger) -> int:
     gone = [path for path in files if path.is_file()]
     for path in gone:
         path.unlink(missing_ok=True)
+    _purge_spool(run, ledger)
     drop_stale(run.path, ledger, run.sequential.method)
     return len(gone)
+
+
+def _purge_spool(run: RunDirectory, ledger: Ledger) -> None:
+    folder = run.path / "spool"
+    if not folder.is_dir():
+        return
+    with contextlib.suppress(Timeout), FileLock(run.path / ".training.lock", timeout=0):
+        # A training that is under way drops them itself; one that goes on later makes averages anew.
+        shutil.rmtree(folder / "current", ignore_errors=True)
+        deleted = ledger.deleted_groups()
+        for facts in folder.glob("*.json"):
+            prefix = _prefix(facts)
+            if prefix is None or not deleted.isdisjoint(prefix):
+                facts.with_suffix(".safetensors").unlink(missing_ok=True)
+                facts.unlink(missing_ok=True)
+
+
+def _prefix(facts: Path) -> list[int] | None:
+    try:
+        found = read_json(facts)["prefix"]
+    except (RunError, KeyError, TypeError):
+        return None
+    return found if isinstance(found, list) else None
 
 
 def held(run: RunDirectory) -> Holdings:
@@ -129,11 +155,26 @@ def held(run: RunDirectory) -> Holdings:
     return {name: slices for name, slices in found.items() if name not in run.own_data}
 
 
+class _TwiceError(Exception):
+    """A key that an object holds twice: json would take the last, and delete the wrong data."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise _TwiceError(key)
+        found[key] = value
+    return found
+
+
 def _request(line: str, where: str) -> Deletion:
     try:
-        raw = json.loads(line)
+        raw = json.loads(line, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: is not JSON ({error})") from error
+    except _TwiceError as twice:
+        raise DataError(f"{where}: holds the key {twice.args[0]!r} twice; give it once") from None
     if not isinstance(raw, dict):
         raise DataError(f'{where}: is not a JSON object; write e.g. {{"client": "client-00", "slice": 1}}')
     for key in raw:

@@ -39,7 +39,7 @@ def atomic_path(target: Path) -> Iterator[Path]:
     finally:
         if temporary.is_dir():
             shutil.rmtree(temporary)
-        else:
+        elif temporary.exists():  # a file system that is read-only refuses to remove even what is not there
             temporary.unlink(missing_ok=True)
 
 

@@ -18,6 +18,7 @@ from fedforget.errors import ModelError
 from fedforget.files import atomic_path
 
 _FORMAT = "fedforget module 1"
+_MEND = "restore it from a copy, or train what remains anew with `fedforget retrain`"
 
 
 def module_hash(tensors: Mapping[str, Tensor]) -> str:
@@ -85,7 +86,10 @@ class PrefixModule:
         contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in self.tensors.items()}
         metadata = {"format": _FORMAT, "prefix": " ".join(map(str, self.prefix))}
         with atomic_path(path) as temporary:
-            save_file(contiguous, temporary, metadata=metadata)
+            try:
+                save_file(contiguous, temporary, metadata=metadata)
+            except SafetensorError as error:  # it has no other for a full disk
+                raise ModelError(f"{path}: cannot be written ({error}); free some space") from error
 
     @classmethod
     def load(cls, path: Path, sha256: str | None = None) -> PrefixModule:
@@ -107,7 +111,7 @@ class PrefixModule:
                 metadata = file.metadata() or {}
             tensors = load_file(path)
         except (OSError, SafetensorError) as error:
-            raise ModelError(f"{path}: cannot be read as a module ({error})") from error
+            raise ModelError(f"{path}: cannot be read as a module ({error}); {_MEND}") from error
         if metadata.get("format") != _FORMAT:
             raise ModelError(
                 f"{path}: is no module of fedforget (its metadata say {metadata.get('format')!r})"
@@ -116,7 +120,7 @@ class PrefixModule:
         if sha256 is not None and module.sha256 != sha256:
             raise ModelError(
                 f"{path}: its hash is {module.sha256[:12]}..., not {sha256[:12]}...; the file was changed "
-                "since it was recorded"
+                f"since it was recorded; {_MEND}"
             )
         return module
 

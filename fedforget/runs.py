@@ -79,7 +79,7 @@ class RunDirectory:
     @property
     def record(self) -> dict[str, Any]:
         """The content of ``run.json``."""
-        return dict(read_json(self.path / "run.json"))
+        return _object(self.path / "run.json")
 
     @property
     def config(self) -> RunConfig:
@@ -111,7 +111,10 @@ class RunDirectory:
     @property
     def own_data(self) -> list[str]:
         """Clients of a FedSGT run with data of their own, on nodes that the server cannot read."""
-        return list(self.record.get("own_data", []))
+        found = self.record.get("own_data") or []
+        if not isinstance(found, list):
+            raise RunError(f"{self.path / 'run.json'}: its own_data is no list of clients; restore the file")
+        return [str(name) for name in found]
 
     @property
     def ledger(self) -> Path:
@@ -218,7 +221,7 @@ class RunDirectory:
     def metrics(self) -> dict[str, Any]:
         """The content of ``metrics.json``, empty if there is none yet."""
         path = self.path / "metrics.json"
-        return dict(read_json(path)) if path.is_file() else {}
+        return _object(path) if path.is_file() else {}
 
     def update_metrics(self, **sections: Any) -> None:
         """Add or replace top-level sections of ``metrics.json``."""
@@ -228,6 +231,13 @@ class RunDirectory:
     def _lock(self) -> FileLock:
         # A deletion may come while another process trains: neither may undo what the other wrote.
         return FileLock(self.path / ".lock", timeout=60)
+
+
+def _object(path: Path) -> dict[str, Any]:
+    found = read_json(path)
+    if not isinstance(found, dict):
+        raise RunError(f"{path}: holds no JSON object; restore it, or run again")
+    return found
 
 
 def default_path(name: str, parent: Path | None = None) -> Path:

@@ -13,7 +13,6 @@ from fedforget.errors import ConfigError, LedgerError, nearest
 
 if TYPE_CHECKING:
     from fedforget.runs import RunDirectory
-    from fedforget.sequences.ledger import Head
 
 UNKNOWN_DATA = 3  # exit status of `forget` when a request named data that the run does not have
 
@@ -114,7 +113,7 @@ def forget(
     else:
         for one in outcomes:
             typer.echo(f"{one.request_id}: {one.status}: {one.message}")
-        typer.echo(_left(outcomes[-1].modules_left))
+        typer.echo(_left(directory))  # as it is now: an outcome may be an old answer
     if any(one.status == UNKNOWN for one in outcomes):
         raise typer.Exit(UNKNOWN_DATA)
 
@@ -134,7 +133,8 @@ def evaluate(
 
     if rule is not None and rule not in RULES:
         raise ConfigError([f"--rule: {rule!r} is not one of {', '.join(RULES)}{nearest(rule, RULES)}"])
-    found = measure(open_run(run), rule)
+    directory = open_run(run)
+    found = measure(directory, rule)
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
@@ -142,7 +142,7 @@ def evaluate(
     if accuracy is not None:
         typer.echo(f"accuracy {accuracy:.4f} of {found['records']} test records, rule {found['rule']}")
         typer.echo("serving: " + "  ".join(prefix_name(prefix) for prefix in found["prefixes"]))
-    typer.echo(_left(found["modules"]))
+    typer.echo(_left(directory, found["modules"]))
 
 
 @ledger_app.command("check")
@@ -151,10 +151,11 @@ def ledger_check(run: Run) -> None:
 
     Ends with status 1 where something was altered, and names the event or row.
     """
+    from fedforget.run_ledger import noted_head
     from fedforget.sequences.ledger import Ledger
 
     directory = open_run(run)
-    noted = _noted(directory)
+    noted = noted_head(directory)
     with Ledger(directory.ledger, read_only=True, verify=False) as ledger:
         ledger.check(noted)
         head = ledger.head()
@@ -167,18 +168,17 @@ def ledger_check(run: Run) -> None:
 def ledger_show(run: Run, as_json: AsJson = False) -> None:
     """Show the ledger: groups, sequences with what serves, requests, and events."""
     from fedforget.reporting.sequential_tables import ledger_tables
-    from fedforget.sequences.ledger import Ledger
+    from fedforget.run_ledger import open_ledger
 
     directory = open_run(run)
-    with Ledger(directory.ledger, read_only=True) as ledger:
+    with open_ledger(directory, read_only=True) as ledger:
         events = [vars(event) for event in ledger.history()]
         if as_json:
             typer.echo(json.dumps(events, indent=2))
             return
         for table in ledger_tables(ledger):
             show(table)
-        modules = len(ledger.live_modules())
-    typer.echo(_left(modules))
+    typer.echo(_left(directory))
 
 
 def open_run(run: Path) -> RunDirectory:
@@ -198,14 +198,15 @@ def open_run(run: Path) -> RunDirectory:
     return directory
 
 
-def _noted(directory: RunDirectory) -> Head | None:
-    from fedforget.sequences.ledger import Head
+def _left(directory: RunDirectory, modules: int | None = None) -> str:
+    """Say how many modules are active: those of the ledger, or ``modules``."""
+    from fedforget.sequences.ledger import Ledger
 
-    noted = directory.record.get("ledger_head")
-    return Head(int(noted["number"]), str(noted["sha256"])) if noted else None
-
-
-def _left(modules: int) -> str:
-    if modules:
-        return f"{modules} modules are active."
+    with Ledger(directory.ledger, read_only=True, verify=False) as ledger:
+        active = len(ledger.live_modules()) if modules is None else modules
+        data = bool(ledger.remaining_slices())
+    if active:
+        return f"{active} {'module is' if active == 1 else 'modules are'} active."
+    if not data:
+        return "Service has ended: no module is left, and no data to train one on."
     return "Service has ended: no module is left; run `fedforget repair` or `fedforget retrain`."

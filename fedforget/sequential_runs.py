@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from fedforget import approximate
 from fedforget.classifiers import load_classifier
 from fedforget.errors import RunError
-from fedforget.files import read_json
 from fedforget.modules import PrefixModule
 from fedforget.one_shot import averaged_chain
-from fedforget.presets import from_yaml_sequential
-from fedforget.sequences.ledger import Ledger
+from fedforget.run_ledger import open_ledger
+from fedforget.runs import RunDirectory
 from fedforget.sequential_config import APPROXIMATE, SequentialRunConfig
 from fedforget.sequential_plan import Prefix, SequentialPlan
 from fedforget.serving import Predictor
@@ -39,11 +37,9 @@ class SequentialRun:
         for name in ("run.json", LEDGER):
             if not (self.path / name).is_file():
                 raise RunError(f"{self.path}: not the directory of a FedSGT run (it has no {name})")
-        record: dict[str, Any] = read_json(self.path / "run.json")
-        self.config: SequentialRunConfig = from_yaml_sequential(
-            record["config"], source=str(self.path / "run.json")
-        )
-        self.ledger = Ledger(self.path / LEDGER, read_only=True)
+        directory = RunDirectory(self.path)
+        self.config: SequentialRunConfig = directory.sequential
+        self.ledger = open_ledger(directory, read_only=True)
 
     def plan(self) -> SequentialPlan:
         """Return the plan of the current generation."""

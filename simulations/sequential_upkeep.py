@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fedforget import approximate
-from fedforget.deletions import note_head
 from fedforget.errors import LedgerError, RunError
+from fedforget.run_ledger import note_head, open_ledger
 from fedforget.runs import RunDirectory
 from fedforget.sequences import Slice
-from fedforget.sequences.ledger import Ledger
 from fedforget.sequential_config import SequentialRunConfig
 from fedforget.sequential_plan import Prefix, SequentialPlan, asks_clients, make_plan
 from simulations.options import Backend
@@ -18,6 +17,8 @@ from strategies.sequential_setup import regrouped
 
 def prepare_repair(run: RunDirectory, groups: str = "") -> list[int]:
     """Mark deleted groups for repair in the ledger, and return which.
+
+    A retraining that was asked for and has not begun is called off.
 
     Parameters
     ----------
@@ -36,7 +37,11 @@ def prepare_repair(run: RunDirectory, groups: str = "") -> list[int]:
         named = [int(word) for word in groups.replace(",", " ").split()]
     except ValueError:
         raise RunError(f"--groups {groups!r}: give numbers of groups, e.g. 1,4") from None
-    with _ledger(run) as ledger:
+    with open_ledger(run) as ledger:
+        pending = run.record.get("regroup")
+        if pending and pending["generation"] == ledger.generation():
+            # A new generation was asked for and never begun. Whoever repairs wants what survives to serve on.
+            run.update(regroup=None)
         if not named:
             left = {item[:2] for item in ledger.remaining_slices()}
             named = [
@@ -85,7 +90,7 @@ def carry_on(
 
 def due(run: RunDirectory) -> list[Prefix]:
     """Return the modules that could be active and are not."""
-    with _ledger(run) as ledger:
+    with open_ledger(run) as ledger:
         plan = SequentialPlan.of(ledger.groups(), ledger.sequences())
         live = set(ledger.live_modules())
         if approximate.serving(run.path, ledger):
@@ -103,7 +108,7 @@ def prepare_retrain(run: RunDirectory, groups: int | None, sequences: int | None
     """
     _check_options(run.sequential, groups, sequences)
     pending = run.record.get("regroup")
-    with _ledger(run) as ledger:
+    with open_ledger(run) as ledger:
         generation = ledger.generation()
         slices = [Slice(*item) for item in ledger.remaining_slices()]
     if pending and generation > pending["generation"]:
@@ -136,10 +141,3 @@ def _check_options(config: SequentialRunConfig, groups: int | None, sequences: i
 def _numbers(request: dict[str, int | None]) -> str:
     shown = [f"{request[key]} {key}" for key in ("groups", "sequences") if request.get(key) is not None]
     return " and ".join(shown) or "the configuration's groups and sequences"
-
-
-def _ledger(run: RunDirectory) -> Ledger:
-    _ = run.sequential
-    if not run.ledger.is_file():
-        raise LedgerError(f"{run.path}: has no ledger; nothing was trained in this run yet")
-    return Ledger(run.ledger)

@@ -16,10 +16,11 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 from torch import Tensor
 
-from fedforget.deletions import note_head, purge
+from fedforget.deletions import purge
 from fedforget.errors import RunError
 from fedforget.modules import PrefixModule
 from fedforget.presets import to_yaml
+from fedforget.run_ledger import note_head
 from fedforget.runs import RunDirectory
 from fedforget.sequences.ledger import Ledger
 from fedforget.sequential_config import SequentialRunConfig
@@ -28,7 +29,7 @@ from strategies.sequential_exchange import Exchange
 from strategies.sequential_record import average, changed, due, record
 from strategies.sequential_roles import discover_clients
 from strategies.sequential_round import Outbox, Snapshot, requests_of
-from strategies.sequential_setup import Regroup, Setup
+from strategies.sequential_setup import Regroup, Setup, departed
 from strategies.sequential_spool import Request, ResultSpool
 
 Shapes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
@@ -218,7 +219,12 @@ class FedSGT(Strategy):
     def prepare(self, grid: Grid, timeout: float) -> None:
         """Find the clients, and open the ledger; a new one is created with a plan for their slices."""
         self._exchange.clients = discover_clients(
-            grid, self.config, self.fingerprint, timeout=timeout, poll=self.poll
+            grid,
+            self.config,
+            self.fingerprint,
+            timeout=timeout,
+            poll=self.poll,
+            departed=departed(self.run, self.config),
         )
         self._ledger, self._plan = self.setup(grid, timeout).open(self.regroup)
         tree = self.plan.tree

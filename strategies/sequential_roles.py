@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from logging import INFO
 
@@ -44,8 +44,11 @@ def discover_clients(
     timeout: float,
     poll: float = 0.2,
     wait: Callable[[Grid, int, float, float], list[int]] = wait_for_nodes,
+    departed: Collection[str] = (),
 ) -> dict[str, int]:
     """Wait for the nodes, check that they can take part, and give every client its node.
+
+    Clients in ``departed`` have nothing left in the run, and may be gone.
 
     Returns
     -------
@@ -57,15 +60,17 @@ def discover_clients(
     RunError
         A node is missing, has another backbone or version, or the declared clients do not fit.
     """
-    nodes = wait(grid, config.simulation.nodes, timeout, poll)
+    nodes = wait(grid, max(1, config.simulation.nodes - len(departed)), timeout, poll)
     descriptions = describe(grid, nodes, config, timeout=timeout, poll=poll)
     check_compatible(descriptions, fingerprint)
-    clients = place(descriptions, client_names(config.data))
+    clients = place(descriptions, client_names(config.data), departed)
     log(INFO, "%d clients on %d nodes", len(clients), len(descriptions))
     return clients
 
 
-def place(descriptions: Mapping[int, Description], names: Sequence[str]) -> dict[str, int]:
+def place(
+    descriptions: Mapping[int, Description], names: Sequence[str], departed: Collection[str] = ()
+) -> dict[str, int]:
     """Map clients onto nodes.
 
     A deployed node declares its client (``client-id``). Simulated nodes declare none, and the
@@ -100,7 +105,7 @@ def place(descriptions: Mapping[int, Description], names: Sequence[str]) -> dict
                 f"data.clients is {len(names)}"
             )
         found[name] = node
-    absent = sorted(set(names) - set(found))
+    absent = sorted(set(names) - set(found) - set(departed))
     if absent:
         raise RunError(
             f"{len(absent)} of {len(names)} clients are not connected: {', '.join(absent)}; "

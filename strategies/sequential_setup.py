@@ -10,7 +10,9 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from fedforget import sequential_protocol as words
+from fedforget.data.holdings import client_names
 from fedforget.errors import PlanError
+from fedforget.run_ledger import open_ledger
 from fedforget.runs import RunDirectory
 from fedforget.sequences import Slice
 from fedforget.sequences.ledger import Ledger
@@ -60,7 +62,7 @@ class Setup:
         if not path.is_file():
             plan = self._first_plan()
             return Ledger.create(path, plan.groups, plan.sequences, seed), plan
-        ledger = Ledger(path)
+        ledger = open_ledger(self._run)
         if regroup and ledger.generation() == regroup["generation"]:
             plan = self._next_plan(ledger, regroup)
             number = ledger.retrain(plan.groups, plan.sequences, seed)
@@ -81,16 +83,22 @@ class Setup:
         if not reads_embeddings(config):
             return make_plan(config, slices)
         before = SequentialPlan.of(ledger.groups(), ledger.sequences())
-        found = self._ask(Snapshot.of(ledger, before).without, embeddings=True)
+        left = {item.client_id for item in slices}  # the others have nothing to declare
+        clients = {name: node for name, node in self._clients.items() if name in left}
+        found = self._ask(Snapshot.of(ledger, before).without, embeddings=True, clients=clients)
         return self._planned(config, slices, found.embeddings)
 
     def _ask(
-        self, without: Mapping[str, words.Without] | None = None, *, embeddings: bool = False
+        self,
+        without: Mapping[str, words.Without] | None = None,
+        *,
+        embeddings: bool = False,
+        clients: Mapping[str, int] | None = None,
     ) -> Declared:
         """Ask the clients for their slices, and put on record who has data of its own."""
         found = ask_slices(
             self._grid,
-            self._clients,
+            self._clients if clients is None else clients,
             self._config,
             self._run_id,
             without=without,
@@ -99,7 +107,9 @@ class Setup:
             poll=self._poll,
         )
         if found.own_data or self._run.own_data:
-            self._run.update(own_data=found.own_data)
+            asked = set(self._clients if clients is None else clients)
+            kept = [name for name in self._run.own_data if name not in asked]
+            self._run.update(own_data=sorted({*found.own_data, *kept}))
         return found
 
     def _planned(
@@ -109,6 +119,15 @@ class Setup:
         plan = make_plan(config, slices, points)
         self._run.update(grouping=grouping_objectives(config, plan, points))
         return plan
+
+
+def departed(run: RunDirectory, config: SequentialRunConfig) -> set[str]:
+    """Return the run's clients of whose data nothing is left, and who are needed no more."""
+    if not run.ledger.is_file():
+        return set()
+    with open_ledger(run, read_only=True) as ledger:
+        left = {client for client, _, _ in ledger.remaining_slices()}
+    return set(client_names(config.data)) - left
 
 
 def regrouped(config: SequentialRunConfig, regroup: Regroup) -> SequentialRunConfig:

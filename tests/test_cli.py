@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -254,3 +256,16 @@ def test_the_command_line_itself_imports_no_model_library() -> None:
     code = "import fedforget.cli, sys; print({'torch', 'transformers', 'matplotlib'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_a_disk_that_takes_nothing(
+    capsys: pytest.CaptureFixture[str], stored_run: RunDirectory, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number), "report.html")
+
+    monkeypatch.setattr("os.replace", refuse)
+    found = fedforget(capsys, "report", str(stored_run.path))
+    assert found.status == 1
+    assert f"error: report.html: {os.strerror(number)}; free some space" in found.err

@@ -147,3 +147,16 @@ def test_no_checkout_no_git_state(tmp_path: Path) -> None:
     assert git_state(tmp_path) == {}
     (tmp_path / ".git").mkdir()
     assert git_state(tmp_path) == {}
+
+
+def test_a_record_that_is_no_object(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("[1]")
+    run = RunDirectory(tmp_path)
+    with pytest.raises(RunError, match=r"run\.json: holds no JSON object"):
+        _ = run.record
+    (tmp_path / "metrics.json").write_text("5")
+    with pytest.raises(RunError, match=r"metrics\.json: holds no JSON object"):
+        _ = run.metrics
+    (tmp_path / "run.json").write_text('{"own_data": 5}')
+    with pytest.raises(RunError, match="its own_data is no list"):
+        _ = run.own_data

@@ -103,7 +103,7 @@ def own_records(config: SequentialRunConfig, path: str | Path) -> Records:
     if corpus.task == "text":
         values = texts(table)
     elif data.family == "digits":
-        values = _digits(table.columns[0])
+        values = _digits(table.columns[0], str(path))
     else:
         folder = Path(path).expanduser()
         values = images(table, folder if folder.is_dir() else folder.parent)
@@ -124,7 +124,20 @@ def _read(path: Path) -> Any:
     try:
         return read_files(files)
     except Exception as error:  # datasets raises many kinds
+        if _no_rows(files):
+            raise DataError(f"{path}: holds no rows; give the client records, or leave it out") from error
         raise DataError(f"{path}: cannot be read as records ({first_line(error)})") from error
+
+
+def _no_rows(files: Sequence[Path]) -> bool:
+    """Tell whether the files are empty, or CSV files of a header each: datasets has no good words for it."""
+    least = {".csv": 1}
+    return all(
+        file.suffix != ".parquet"
+        and len([line for line in file.read_bytes().splitlines() if line.strip()])
+        <= least.get(file.suffix, 0)
+        for file in files
+    )
 
 
 def _inputs(data: RecordsConfig, task: str) -> tuple[str, ...]:
@@ -138,11 +151,14 @@ def _inputs(data: RecordsConfig, task: str) -> tuple[str, ...]:
     return (first, second) if second else (first,)
 
 
-def _digits(values: Sequence[Any]) -> Any:
+def _digits(values: Sequence[Any], where: str) -> Any:
     try:
         found = np.asarray(values, dtype=np.float32) / 16.0  # as fedforget.data.digits scales them
     except (TypeError, ValueError):
         found = np.zeros(0)
-    if found.shape[1:] != (8, 8):
-        raise DataError("the images of digits are 8 lists of 8 numbers from 0 to 16 each; some are not")
+    # The comparison refuses NaN as well.
+    if found.shape[1:] != (8, 8) or not bool(((found >= 0) & (found <= 1)).all()):
+        raise DataError(
+            f"{where}: the images of digits are 8 lists of 8 numbers from 0 to 16 each; some are not"
+        )
     return found

@@ -562,3 +562,26 @@ def test_a_damaged_file_is_named(used: Ledger) -> None:
     used.path.write_bytes(bytes(content))
     with pytest.raises(LedgerError, match=r"ledger\.sqlite: "):
         Ledger(used.path)
+
+
+def test_the_file_alone_is_whole_once_a_writer_has_closed_it(
+    ledger: Ledger, path: Path, tmp_path: Path
+) -> None:
+    with Ledger(path, read_only=True):  # keeps SQLite from tidying up after the writer
+        with Ledger(path) as writer:
+            writer.request_deletion("r", "ann")
+        copy = tmp_path / "copy.sqlite"
+        shutil.copyfile(path, copy)
+    with Ledger(copy) as restored:
+        assert [event.kind for event in restored.history()] == ["create", "deletion"]
+
+
+def test_it_can_be_read_where_nothing_can_be_written(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Ledger.create(path, GROUPS, SEQUENCES, seed=7).close()
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    monkeypatch.setattr("os.access", lambda *_: False)  # tests run as root, whom permissions do not stop
+    with Ledger(path, read_only=True) as found:
+        assert found.groups() == GROUPS
+        assert [file.name for file in tmp_path.iterdir()] == [path.name]

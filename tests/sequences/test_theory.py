@@ -31,6 +31,7 @@ from fedforget.sequences.theory import (
     remaining_band,
     service_life,
 )
+from fedforget.sequences.theory.collector import classes_of, collected, moments
 
 
 def enumerated_remaining(sequences: list[tuple[int, ...]], r: int, p: list[float], measure: str) -> float:
@@ -346,3 +347,30 @@ def test_repairs_add_the_time_to_each_of_them() -> None:
 def test_when_a_repair_is_due() -> None:
     assert [due_for_repair(served, 6, 0.5) for served in range(7)] == [True] * 4 + [False] * 3
     assert not any(due_for_repair(served, 6, 0.0) for served in range(7))
+
+
+def test_groups_of_two_sizes_have_an_exact_service_life_beyond_twenty() -> None:
+    sizes = [3.0] * 15 + [2.0] * 10  # 65 slices in 25 groups
+    life = service_life(rotations(25, 25), prior=sizes)
+    drawn = monte_carlo_service_life(rotations(25, 25), prior=sizes, seed=1, trials=20_000)
+    assert drawn.low < life.mean < drawn.high
+    assert life.cdf(24) == 0.0
+    low, high = life.band(0.9)
+    assert life.cdf(int(low)) >= 0.05 > life.cdf(int(low) - 1)
+    assert life.cdf(int(high)) >= 0.95 > life.cdf(int(high) - 1)
+
+
+def test_the_chain_of_classes_agrees_with_the_subsets() -> None:
+    p = [0.1, 0.1, 0.25, 0.05, 0.05]
+    orders = [(g, (g + 1) % 5) for g in range(5)]
+    life = service_life(orders, prior=[*p, 0.45], num_groups=6)  # by inclusion-exclusion
+    classes = classes_of(p)
+    assert [count for count, _ in classes] == [2, 2, 1]
+    assert moments(classes) == pytest.approx((life.mean, life.std))
+    assert [collected(classes, n) for n in range(40)] == pytest.approx([life.cdf(n) for n in range(40)])
+
+
+def test_a_prior_of_huge_or_tiny_weights_is_its_proportions() -> None:
+    for scale in (1e308, 1e-308):
+        found = service_life([(0, 1), (1, 0)], prior=[scale, scale / 4])
+        assert found.mean == pytest.approx(service_life([(0, 1), (1, 0)], prior=[4, 1]).mean)

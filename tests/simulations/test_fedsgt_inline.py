@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
@@ -24,7 +25,7 @@ from fedforget.sequential_reference import train_sequences_locally
 from fedforget.sequential_runs import SequentialRun
 from fedforget.verify import verify_run
 from simulations.inline import run_inline
-from simulations.sequential_upkeep import due, prepare_repair, prepare_retrain
+from simulations.sequential_upkeep import due, prepare_repair, prepare_retrain, repair_here
 
 pytestmark = pytest.mark.integration
 
@@ -206,3 +207,40 @@ def test_a_module_file_that_was_changed_does_not_serve(trained: RunDirectory) ->
     PrefixModule(module.prefix, {**module.tensors, name: module.tensors[name] + 1}).save(path)
     with pytest.raises(ModelError, match="changed since"):
         measure(trained)
+
+
+def test_what_an_interrupted_training_left_of_deleted_data_goes_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_short(*_: object) -> bool:
+        raise RuntimeError("cut short")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("strategies.fedsgt.record", cut_short)
+        with pytest.raises(RuntimeError, match="cut short"):
+            run_inline("fedsgt-ci", "", tmp_path / "run")
+    run = RunDirectory(tmp_path / "run")
+
+    def spooled() -> set[Prefix]:
+        facts = (run.path / "spool").glob("*.json")
+        return {tuple(json.loads(one.read_text())["prefix"]) for one in facts}
+
+    assert spooled() == {(0,), (1,), (2,)}
+    delete_from(run, 1)
+    assert spooled() == {(0,), (2,)}
+    assert {one.suffix for one in (run.path / "spool").iterdir()} == {".json", ".safetensors"}
+    assert len(list((run.path / "spool").glob("*.safetensors"))) == len(
+        list((run.path / "spool").glob("*.json"))
+    )
+    run_inline("fedsgt-ci", "", run.path)
+    assert set(hashes(run)) == {(0,), (2,), (2, 0)}
+
+
+def test_a_repair_does_not_begin_a_retraining_that_was_left_undone(trained: RunDirectory) -> None:
+    delete_from(trained, 3)
+    before = hashes(trained)
+    prepare_retrain(trained, 2, 2)
+    repair_here(trained)
+    after = hashes(trained)
+    assert len(after) == 36
+    assert {prefix: after[prefix] for prefix in before} == before

@@ -141,7 +141,9 @@ def _drop(key: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
         (lambda row: {**row, "id": "same"}, "record 'same' appears twice"),
         (lambda row: {**row, "id": None}, "row 0: its 'id' is empty"),
         (lambda row: {**row, "label": 10}, "row 0: its label is 10"),
-        (lambda row: {**row, "image": [[1, 2]]}, "8 lists of 8 numbers"),
+        (lambda row: {**row, "image": [[1, 2]]}, r"data\.jsonl: .*8 lists of 8 numbers"),
+        (lambda row: {**row, "image": [[17] * 8] * 8}, "from 0 to 16"),
+        (lambda row: {**row, "image": [[float("nan")] * 8] * 8}, "from 0 to 16"),
     ],
 )
 def test_rows_that_are_no_records(
@@ -165,6 +167,15 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_text("id\n")
     with pytest.raises(DataError, match="holds csv and json; keep one"):
         own_records(config, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("a.jsonl", ""), ("a.jsonl", "\n\n"), ("a.csv", "id,image,label\n")]
+)
+def test_files_without_rows(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(DataError, match=r"client 'client-00'.*holds no rows"):
+        own_client(load_sequential("fedsgt-ci", SMALL), "client-00", tmp_path / name)
 
 
 def test_verify_through_simulated_clients(trained: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:

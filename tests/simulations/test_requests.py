@@ -12,7 +12,7 @@ from scipy import stats
 
 from fedforget import cli
 from fedforget.deletions import read_requests, write_requests
-from fedforget.errors import ConfigError
+from fedforget.errors import ConfigError, DataError
 from fedforget.presets import load_sequential
 from fedforget.sequences import Slice
 from fedforget.sequences.ledger import Deletion
@@ -155,3 +155,27 @@ def test_the_command_writes_what_forget_reads(tmp_path: Path, capsys: pytest.Cap
     found = read_requests(out)
     assert len(found) == 4
     assert len({one.client for one in found}) == 1
+
+
+def test_a_file_with_a_byte_order_mark_and_other_line_separators(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    text = '{"client": "client-0", "slice": 1, "records": ["a\u2028b", "c\x85d"]}\r\n'
+    text += '\r\n{"client": "client-1"}\r\n'
+    path.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    first, second = read_requests(path)
+    assert first.records == ("a\u2028b", "c\x85d")
+    assert second.client == "client-1"
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ('{"client": "client-0", "client": "client-1"}', "client"),
+        ('{"client": "client-0", "slice": 0, "slice": 1}', "slice"),
+    ],
+)
+def test_a_key_that_comes_twice_is_refused(tmp_path: Path, line: str, key: str) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_text('{"client": "client-2"}\n' + line)
+    with pytest.raises(DataError, match=rf"line 2: holds the key '{key}' twice"):
+        read_requests(path)

@@ -337,3 +337,45 @@ def test_the_demonstration_fails_where_training_does(fedforget, tmp_path: Path) 
     assert found.status == 1
     assert "client-00" in found.err
     assert RunDirectory(tmp_path / "demo").record["status"] == "failed"
+
+
+def test_a_ledger_that_was_set_back_is_not_gone_on_with(fedforget, trained: RunDirectory) -> None:  # type: ignore[no-untyped-def]
+    copy = trained.ledger.read_bytes()
+    fedforget("forget", trained.path, "--client", "client-00", "--slice", "0")
+    noted = trained.record["ledger_head"]
+    trained.ledger.write_bytes(copy)
+    for words in (
+        ["forget", trained.path, "--client", "client-01", "--slice", "1"],
+        ["retrain", trained.path, "--backend", "inline"],
+        ["repair", trained.path, "--backend", "inline"],
+        ["evaluate", trained.path],
+        ["verify", trained.path],
+    ):
+        found = fedforget(*words)
+        assert found.status == 1
+        assert "event 38, noted earlier, is gone: the ledger was set back to event 37" in found.err
+    assert trained.record["ledger_head"] == noted  # the evidence stays
+
+
+@pytest.mark.parametrize("head", [5, "x", [1], {"number": "x"}, {"number": 1}, {"number": -1, "sha256": ""}])
+def test_a_noted_head_that_is_none(fedforget, trained: RunDirectory, head: object) -> None:  # type: ignore[no-untyped-def]
+    trained.update(ledger_head=head)
+    found = fedforget("ledger", "check", trained.path)
+    assert found.status == 1
+    assert "run.json: its ledger_head is" in found.err
+
+
+def test_an_old_answer_comes_with_the_present_number_of_modules(fedforget, trained: RunDirectory) -> None:  # type: ignore[no-untyped-def]
+    words = ["forget", trained.path, "--client", "client-00", "--slice", "0"]
+    before = fedforget(*words).out.splitlines()
+    for client in ("client-00", "client-01"):
+        fedforget("forget", trained.path, "--client", client)
+    answer, active = fedforget(*words).out.splitlines()
+    assert answer == before[0]
+    with Ledger(trained.ledger) as ledger:
+        left = len(ledger.live_modules())
+    assert left == 1
+    assert (before[1], active) != (active, before[1])
+    assert active == "1 module is active."
+    ended = fedforget("forget", trained.path, "--client", "client-02").out
+    assert ended.endswith("no module is left, and no data to train one on.\n")

@@ -372,6 +372,41 @@ def test_deployed_nodes_declare_their_clients(sequential: SequentialRunConfig, t
     assert hashes(tmp_path / "run") == hashes(tmp_path / "simulated")
 
 
+def test_a_client_that_withdrew_is_needed_no_more(sequential: SequentialRunConfig, tmp_path: Path) -> None:
+    nodes = {7: "client-02", 8: "client-00", 9: "client-01"}
+    sequential.simulation.nodes = 3
+    strategy = make_fedsgt(sequential, tmp_path / "run")
+    strategy.start(FakeClients(NAMES, nodes=nodes).mock)
+    strategy.ledger.request_deletion("r1", "client-02")
+    strategy.ledger.repair(sorted(strategy.ledger.deleted_groups()))
+    del nodes[7]
+    again = make_fedsgt(sequential, tmp_path / "run")
+    again.start(FakeClients(NAMES, nodes=nodes).mock)
+    assert set(again.clients) == {"client-00", "client-01"}
+    assert all("client-02" not in module.participants for module in again.ledger.live_modules().values())
+    assert (0,) in again.ledger.live_modules()
+    strategy.ledger.request_deletion("r2", "client-01", 0)
+    del nodes[9]
+    sequential.simulation.timeout = 0.01
+    with pytest.raises(RunError, match=r"1 of 2 nodes connected within"):
+        make_fedsgt(sequential, tmp_path / "run").start(FakeClients(NAMES, nodes=nodes).mock)
+
+
+def test_embeddings_are_not_asked_of_a_client_that_withdrew(
+    sequential: SequentialRunConfig, tmp_path: Path
+) -> None:
+    sequential.grouping.method = "barycentre"
+    strategy = make_fedsgt(sequential, tmp_path / "run")
+    strategy.start(FakeClients(NAMES).mock)
+    strategy.ledger.request_deletion("r1", "client-01")
+    grid = FakeClients(NAMES)
+    again = make_fedsgt(sequential, tmp_path / "run", regroup={"generation": 0, "groups": 2, "sequences": 2})
+    again.start(grid.mock)
+    assert grid.embeddings_asked == 2
+    assert again.ledger.generation() == 1
+    assert len(again.ledger.live_modules()) == 4
+
+
 @pytest.mark.parametrize(
     ("nodes", "reason"),
     [

@@ -26,6 +26,7 @@ class Connection:
     ) -> None:
         self.path = Path(path)
         self.timeout_s = timeout_s
+        self._read_only = read_only
         self._lock = threading.RLock()
         if not self.path.is_file():
             raise LedgerError(f"{self.path}: there is no ledger here; create one for the run first")
@@ -71,8 +72,11 @@ class Connection:
             raise LedgerError(f"{self.path}: the ledger cannot be trusted: {'; '.join(found)}")
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, with everything in it: a copy of it alone must not lack the last changes."""
         with self._lock:
+            if not self._read_only:
+                with contextlib.suppress(sqlite3.Error):  # closed already, or a reader is at it
+                    self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
             self._db.close()
 
     def __enter__(self) -> Self:

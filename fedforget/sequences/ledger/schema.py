@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,6 +85,10 @@ def memory() -> sqlite3.Connection:
 def connect(path: Path, timeout_s: float, read_only: bool = False) -> sqlite3.Connection:
     """Open the file: WAL, every commit synced to disk before it returns, foreign keys on."""
     mode = "ro" if read_only else "rw"
+    if read_only and not os.access(path.resolve().parent, os.W_OK) and not _in_use(path):
+        # SQLite reads a file in WAL mode through a second one, which it could not make there. Nobody can
+        # write to it either.
+        mode += "&immutable=1"
     db = sqlite3.connect(
         f"{path.resolve().as_uri()}?mode={mode}",
         uri=True,
@@ -100,6 +105,11 @@ def connect(path: Path, timeout_s: float, read_only: bool = False) -> sqlite3.Co
         db.close()
         raise
     return db
+
+
+def _in_use(path: Path) -> bool:
+    beside = [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm")]
+    return any(file.exists() for file in beside)
 
 
 _MEANINGS = {

@@ -95,8 +95,9 @@ def request_distribution(prior: Sequence[float] | None, num_groups: int) -> NDAr
         raise PlanError(
             f"prior has shape {weights.shape}; give one weight for each of the {num_groups} groups"
         )
-    if not np.isfinite(weights).all() or (weights < 0).any() or not weights.sum() > 0:
+    if not np.isfinite(weights).all() or (weights < 0).any() or not weights.max() > 0:
         raise PlanError("prior must hold finite, non-negative weights, at least one of them positive")
+    weights = weights / weights.max()  # or the sum of huge weights would be infinite
     return np.asarray(weights / weights.sum())
 
 

@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 
 from fedforget.errors import PlanError
 from fedforget.sequences.theory._inputs import (
+    EXACT_GROUPS,
     Sequences,
     checked_sequences,
     count,
     exact_limit,
     request_distribution,
 )
+from fedforget.sequences.theory.collector import STATES, Class, classes_of, collected, moments, num_states
 
 
 def deletion_rate(num_groups: int, budget: int) -> float:
@@ -84,15 +86,15 @@ class ServiceLife:
     std: float
     _coefficients: NDArray[np.float64] = field(repr=False)  # P(T <= n) = sum_j c_j * base_j ** n
     _bases: NDArray[np.float64] = field(repr=False)
-    _equal: float | None = field(repr=False)  # the probability of each group of F, where they are equal
+    _classes: tuple[Class, ...] = field(repr=False)  # groups of F by probability, where these are few
 
     def cdf(self, num_requests: int) -> float:
         """Probability that service has ended after ``num_requests`` requests."""
         n = count(num_requests, "num_requests", 0)
         if n < len(self.first_groups):
             return 0.0
-        if self._equal is not None:
-            return float(_collected(len(self.first_groups), self._equal, n)[-1])
+        if self._classes:
+            return collected(self._classes, n)
         return min(1.0, max(0.0, float(self._coefficients @ self._bases**n)))
 
     def survival(self, num_requests: int) -> float:
@@ -132,8 +134,8 @@ def service_life(
 
     With F the first groups and p(A) the chance that a request hits the set A,
     ``E[T] = sum over nonempty A in F of (-1)^(|A|+1) / p(A)`` and
-    ``P(T <= n) = sum over A in F of (-1)^|A| (1 - p(A))^n``. Where all of F are equally
-    likely, the chain of the number of groups collected gives the same without cancellation.
+    ``P(T <= n) = sum over A in F of (-1)^|A| (1 - p(A))^n``. Where F has few classes of equally
+    likely groups, the chain of how many of each are missing gives the same without cancellation.
 
     Parameters
     ----------
@@ -147,7 +149,7 @@ def service_life(
     Raises
     ------
     PlanError
-        Malformed sequences or prior; or more than 20 first groups that are not equally likely
+        Malformed sequences or prior; or more than 20 first groups of too many probabilities
         (:func:`monte_carlo_service_life` simulates those).
     """
     orders, L = checked_sequences(sequences, num_groups)
@@ -155,14 +157,10 @@ def service_life(
     p = request_distribution(prior, L)[list(first)]
     nothing = np.zeros(0)
     if not p.min() > 0:
-        return ServiceLife(first, math.inf, math.inf, nothing, nothing, 0.0)
-    if np.ptp(p) <= 1e-15:
-        equal = float(p[0])
-        steps = equal * np.arange(1, len(first) + 1)  # chance of a new group while this many are missing
-        variance = math.fsum((1.0 - steps) / steps**2)
-        return ServiceLife(
-            first, math.fsum(1.0 / steps), math.sqrt(max(variance, 0.0)), nothing, nothing, equal
-        )
+        return ServiceLife(first, math.inf, math.inf, nothing, nothing, ((len(first), 0.0),))
+    classes = tuple(classes_of(p.tolist()))
+    if len(classes) == 1 or (len(first) > EXACT_GROUPS and num_states(classes) <= STATES):
+        return ServiceLife(first, *moments(classes), nothing, nothing, classes)
     exact_limit(len(first), "the service life under a non-uniform prior", "monte_carlo_service_life")
     hit, signs = np.zeros(1), np.ones(1)
     for probability in p:  # over all subsets A of F: p(A) and (-1)^|A|
@@ -171,16 +169,4 @@ def service_life(
     mean = math.fsum(sign / inner)
     second = math.fsum(sign * (2.0 - inner) / inner**2)
     std = math.sqrt(max(second - mean**2, 0.0))
-    return ServiceLife(first, mean, std, signs, np.clip(1.0 - hit, 0.0, 1.0), None)
-
-
-def _collected(size: int, probability: float, num_requests: int) -> NDArray[np.float64]:
-    """Distribution of how many of ``size`` equally likely groups were hit, float64 ``[size + 1]``."""
-    new = np.clip(probability * np.arange(size, -1, -1), 0.0, 1.0)
-    state = np.zeros(size + 1)
-    state[0] = 1.0
-    for _ in range(num_requests):
-        moved = state * new
-        state = state - moved
-        state[1:] += moved[:-1]
-    return state
+    return ServiceLife(first, mean, std, signs, np.clip(1.0 - hit, 0.0, 1.0), ())
