@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedforget import presets
-from fedforget.errors import LedgerError
+from fedforget.errors import LedgerError, PlanError
 from fedforget.files import atomic_path
 from fedforget.plan_summary import hit_weights, life
 from fedforget.reporting import write_report
@@ -24,6 +24,7 @@ from fedforget.sequences.theory import (
     monte_carlo_repaired_life,
     remaining_band,
 )
+from fedforget.sequences.theory._inputs import EXACT_GROUPS
 from fedforget.sequential_plan import SequentialPlan
 from simulations.course import Course
 from simulations.sequential_upkeep import repair_here
@@ -74,6 +75,11 @@ def run_demo_exact(
     if preset not in presets.presets() and f"fedsgt-{preset}" in presets.presets():
         preset = f"fedsgt-{preset}"
     config = presets.load_sequential(preset, list(overrides))
+    if config.grouping.groups > EXACT_GROUPS:  # before anything is trained
+        raise PlanError(
+            f"grouping.groups: the demonstration shows exact expectations for at most {EXACT_GROUPS} groups, "
+            f"not {config.grouping.groups}; ask for fewer, or run simulate, forget and verify one by one"
+        )
     target = Path(out).expanduser().resolve() if out else default_path(config.name)
     run = simulate(preset, list(overrides), target)
     trained = time.monotonic() - started
