@@ -20,6 +20,7 @@ from fedforget.files import plain
 from fedforget.merging.kernels import top_normalised_
 from fedforget.merging.selection import kept_count
 from fedforget.projection.sparse import SparseFisher, damage, from_dense
+from fedforget.sparse_fisher import dense_fisher
 from fedforget.summaries import ClientSummary
 
 KEY = "fedforget.certificate"
@@ -74,7 +75,7 @@ class Certifier:
                 "slack_gap": _slack_gap(multipliers, values, epsilon),
                 "duality_gap": certificate["duality_gap"],
                 "certified": certificate["certified"],
-                "fishers": [digest(one.fisher[name]) for one in self._retain],
+                "fishers": [digest(dense_fisher(one.fisher[name])) for one in self._retain],
                 "working": _working(self._summaries, name),
             }
         self._content["tensors"][name] = entry
@@ -266,14 +267,19 @@ def _fisher(folder: Path, client: str, name: str) -> Tensor:
             f"{folder}: holds no Fisher of client {client!r}; give the folder with "
             f"{client}/fisher.safetensors by --fishers"
         )
+    path = files[client]
     try:
-        with safe_open(files[client], framework="pt") as file:
+        if (path.parent / "summary.json").is_file():
+            return dense_fisher(ClientSummary.load(path.parent).fisher[name])
+        with safe_open(path, framework="pt") as file:
             if name not in file.keys():  # noqa: SIM118
-                raise SummaryError(f"{files[client]}: client {client!r} has no Fisher of tensor {name!r}")
+                raise KeyError(name)
             tensor: Tensor = file.get_tensor(name)
+            return tensor
+    except KeyError:
+        raise SummaryError(f"{path}: client {client!r} has no Fisher of tensor {name!r}") from None
     except (OSError, SafetensorError) as error:
-        raise SummaryError(f"{files[client]}: cannot be read as safetensors ({error})") from error
-    return tensor
+        raise SummaryError(f"{path}: cannot be read as safetensors ({error})") from error
 
 
 def find_fishers(path: Path) -> Path:

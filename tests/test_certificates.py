@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from safetensors.torch import load_file, save_file
 from fedforget import cli
 from fedforget.again import merge_again
 from fedforget.certificates import KEY, certify, find_fishers
+from fedforget.codecs.top import sparsify
 from fedforget.runs import RunDirectory
+from fedforget.sparse_fisher import dense_fisher
 from fedforget.updates import UPDATE
 
 
@@ -48,6 +51,17 @@ def test_what_a_merge_writes_is_certified(certified: Path, capsys: pytest.Captur
         cli.main(["certify", str(certified.parent)])
     assert (ended.value.code or 0) == 0
     assert "Certified: " in capsys.readouterr().out
+
+
+def test_a_fisher_that_was_sent_as_its_largest_entries_certifies_too(stored_run: RunDirectory) -> None:
+    client = next(one for one in stored_run.load_summaries() if one.role == "retain")
+    folder = stored_run.summaries / client.client_id
+    top = {name: sparsify(dense_fisher(fisher), 0.2) for name, fisher in client.fisher.items()}
+    replace(client, fisher=top).save(stored_run.path / "other")
+    shutil.rmtree(folder)
+    (stored_run.path / "other").rename(folder)
+    path = merge_again(stored_run, "firm", {"epsilon": "1e-3"}) / UPDATE
+    assert certify(path, find_fishers(path)).problems == []
 
 
 def test_a_flipped_bit_is_found(certified: Path, capsys: pytest.CaptureFixture[str]) -> None:
