@@ -284,6 +284,7 @@ def _rest(config: RunConfig) -> list[str]:
             "fisher.batch: a batch is told apart in fp32 alone, and the Fisher is taken at a bf16 copy; "
             "set fisher.batch to 1, or model.fisher_precision to fp32"
         )
+    problems += one_of("evaluation.suite", evaluation.suite, ("choices", "benchmark"))
     problems += at_least("evaluation.batch_size", evaluation.batch_size, 1)
     problems += at_least("evaluation.max_questions", evaluation.max_questions, 0)
     problems += at_least("evaluation.max_texts", evaluation.max_texts, 0)

@@ -175,6 +175,9 @@ class CompareConfig:
 class EvaluationConfig:
     """What is measured before and after."""
 
+    # What a domain is measured by: choices (multiple choice by likelihood), or benchmark (as its own
+    # benchmark does: TOFU and MUSE by ROUGE-L of generated answers; others stay multiple choice).
+    suite: str = "choices"
     batch_size: int = 32
     max_questions: int = 0  # per domain and split; 0: all
     held_out: list[str] = field(default_factory=list)  # retain domains that no client trains on

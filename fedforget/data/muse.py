@@ -95,11 +95,19 @@ class Muse(Benchmark):
             for i, text in enumerate(cut(rows.text(row, "text"), self.cfg.muse.passage_chars))
         ]
 
+    def asked_part(self, domain: str) -> str:
+        """Return which knowledge questions are about a domain."""
+        return "retain_qa" if domain.endswith("-retain") else "forget_qa"
+
+    def asked_pairs(self, domain: str, role: str, split: str) -> list[Pair]:
+        """Return the pairs that a domain's questions of one split are made of, in a seeded order."""
+        self.check(domain)
+        return self.halves(self.pairs_of(self.asked_part(domain)), split, role, domain, "asked")
+
     def _questions(self, domain: str, role: str, split: str) -> list[Question]:
-        part = "retain_qa" if domain.endswith("-retain") else "forget_qa"
-        answers = sorted({pair.answer.strip() for pair in self.pairs_of(part)})
+        answers = sorted({pair.answer.strip() for pair in self.pairs_of(self.asked_part(domain))})
         asked = []
-        for pair in self.halves(self.pairs_of(part), split, role, domain, "asked"):
+        for pair in self.asked_pairs(domain, role, split):
             others = [answer for answer in answers if answer != pair.answer.strip()]
             rng = random.Random(derive_seed(self.seed, "data", "wrong", pair.id))
             asked.append(pair.asked(rng.sample(others, min(_WRONG, len(others))), split, self.seed))

@@ -75,8 +75,13 @@ class Tofu(Benchmark):
             pairs = tuple(pair for pair in pairs if pair.question not in asked)
         return [pair.example(domain, self.cfg.targets) for pair in pairs]
 
+    def asked_pairs(self, domain: str, role: str, split: str) -> list[Pair]:
+        """Return the pairs that a domain's questions of one split are made of, in a seeded order."""
+        self.check(domain)
+        return self.halves(self.table(_ASKED_AS[domain]), split, role, domain, "asked")
+
     def _questions(self, domain: str, role: str, split: str) -> list[Question]:
-        pairs = self.halves(self.table(_ASKED_AS[domain]), split, role, domain, "asked")
+        pairs = self.asked_pairs(domain, role, split)
         asked = [pair.asked(pair.perturbed_answers, split, self.seed) for pair in pairs]
         return [one for one in asked if one is not None]
 

@@ -47,7 +47,7 @@ def tofu_measures(data: Benchmark, forget: str, limit: int = 0) -> list[Measure]
         for pair in pairs:
             if not pair.perturbed_answers:
                 raise DataError(f"{pair.id}: has no perturbed answer to compare the answer with")
-        found.append(_rouge(f"{name}-rouge", pairs))
+        found.append(answered(f"{name}-rouge", pairs))
         found.append(_likelihoods(f"{name}-likelihoods", pairs, relative=name in GENERAL))
     return found
 
@@ -59,7 +59,9 @@ def parts(forget: str) -> dict[str, str]:
     }
 
 
-def _rouge(name: str, pairs: Sequence[Pair]) -> Measure:
+def answered(name: str, pairs: Sequence[Pair]) -> Measure:
+    """Return the measure of greedy answers: ROUGE-L recall, stemmed."""
+
     def compute(subject: Subject) -> list[Row]:
         # The datasets package takes seconds to import and only this needs it.
         from fedforget.evaluation.rouge import per_item

@@ -105,7 +105,15 @@ def chance_note(metrics: Mapping[str, Any]) -> str:
         for role in ROLES
         if role in metrics
     ]
-    return f"Accuracy ± standard error on the {metrics['split']} split. {'; '.join(parts)}."
+    other = {
+        domain: one["measure"]
+        for domain, one in metrics.get("domains", {}).items()
+        if one.get("measure", "accuracy") != "accuracy"
+    }
+    note = f"Accuracy ± standard error on the {metrics['split']} split. {'; '.join(parts)}."
+    if other:
+        note += f" In accuracy's place: {', '.join(f'{name} by {what}' for name, what in other.items())}."
+    return note
 
 
 def outcome_table(metrics: Mapping[str, Mapping[str, Any]]) -> Table:
