@@ -8,6 +8,7 @@ that help and wrong usage are answered at once.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import sys
 import traceback
@@ -322,6 +323,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns of a kernel that nothing here needs
     try:
         status = build()(args=arguments, prog_name="fedforget", standalone_mode=False)
     except FedForgetError as error:

@@ -30,7 +30,6 @@ def quiet_libraries() -> None:
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # advice on a kernel that is not needed
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -34,6 +35,13 @@ def fedforget(capsys: pytest.CaptureFixture[str], *arguments: str) -> Outcome:
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     found = fedforget(capsys, "--version")
     assert (found.status, found.out.split()[0]) == (0, "fedforget")
+
+
+def test_no_advice_on_kernels_that_are_not_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    logger = logging.getLogger("bitsandbytes")
+    logger.setLevel(logging.NOTSET)
+    fedforget(capsys, "--version")
+    assert not logger.getChild("backends.cpu.ops").isEnabledFor(logging.WARNING)
 
 
 def test_help_waits_for_no_heavy_import() -> None:
