@@ -12,12 +12,13 @@ from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 
 from clients import identity, sequential_messages
-from clients.unlearning import UnlearningClient, describe_node
 from fedforget import protocol
 from fedforget import sequential_protocol as sequential
 from fedforget.codecs import RAW, Bucket
 from fedforget.config import ClientSpec, RunConfig
 
+# A deployed node runs each message in a new process: what only some kinds of messages need, and takes
+# seconds to import, is imported by their handlers.
 app = ClientApp()
 
 
@@ -27,25 +28,32 @@ def describe(message: Message, context: Context) -> Message:
     if sequential_messages.concerns(message):
         return sequential_messages.describe(message, context)
     config, _, _ = identity.request(message)
-    spec = identity.declared(context)
-    if spec is not None:
-        with _naming(spec):
-            properties = UnlearningClient(config, spec).get_properties({})
-    else:
-        partition = context.node_config.get("partition-id", -1)
-        properties = describe_node(config, int(partition)).to_properties()
-    return Message(RecordDict({protocol.INFO: ConfigRecord(dict(properties))}), reply_to=message)
+    from clients.unlearning import describe_node
+
+    description = describe_node(
+        config,
+        int(context.node_config.get("partition-id", -1)),
+        identity.declared(context),
+        str(context.node_config.get("client-id", "")),
+    )
+    return Message(
+        RecordDict({protocol.INFO: ConfigRecord(dict(description.to_properties()))}), reply_to=message
+    )
 
 
 @app.train(protocol.UNLEARN.partition(".")[2])
 def unlearn(message: Message, context: Context) -> Message:
     """Train one client and send its summary."""
+    from clients.unlearning import UnlearningClient
+
     return fit(message, context, UnlearningClient)
 
 
 @app.query(protocol.VALUES.partition(".")[2])
 def values(message: Message, context: Context) -> Message:
     """Send further entries of one client's Fisher."""
+    from clients.unlearning import UnlearningClient
+
     config, spec, record = identity.resolve(message, context)
     with _naming(spec):
         buckets, info = UnlearningClient(config, spec, threads(record, config)).values(
@@ -85,6 +93,8 @@ Make = Callable[[RunConfig, ClientSpec, int | None], NumPyClient]
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Measure the loss on one client's own examples."""
+    from clients.unlearning import UnlearningClient
+
     config, spec, record = identity.resolve(message, context)
     with _naming(spec):
         loss, count, metrics = UnlearningClient(config, spec, threads(record, config)).evaluate(

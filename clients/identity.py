@@ -42,12 +42,14 @@ def _parsed(text: str) -> RunConfig:
     return from_yaml(text, source="the server's configuration")
 
 
-def declared(context: Context) -> ClientSpec | None:
-    """Return the client that a deployed node declares in its node configuration.
+def declared(context: Context) -> list[ClientSpec]:
+    """Return the clients that a deployed node declares in its node configuration.
 
     ``client-id``, ``role`` and ``domain`` are required together; ``data`` is the node's own
     JSONL file, and ``shard``, ``num-shards`` and ``max-examples`` are optional. A simulated node
-    declares none.
+    declares none. A node with data of several roles or domains lists them, with commas in ``role``,
+    ``domain`` and, where the files differ, ``data``; each is then a client of its own, named
+    ``<client-id>-<role>-<domain>``, and sends a summary of its own.
 
     Raises
     ------
@@ -57,7 +59,7 @@ def declared(context: Context) -> ClientSpec | None:
     node: Mapping[str, Any] = context.node_config
     given = [key for key in _KEYS if key in node]
     if not given:
-        return None
+        return []
     missing = [key for key in ("client-id", "role", "domain") if not str(node.get(key, ""))]
     if missing:
         raise RunError(
@@ -77,16 +79,32 @@ def declared(context: Context) -> ClientSpec | None:
             f"client {node['client-id']!r}: shard {numbers['shard']} of {numbers['num-shards']}; "
             "shards count from 0"
         )
-    return ClientSpec(
-        id=str(node["client-id"]),
-        role=str(node["role"]),
-        domain=str(node["domain"]),
-        shard=numbers["shard"],
-        num_shards=numbers["num-shards"],
-        path=str(node.get("data", "")),
-        max_examples=numbers["max-examples"],
-        retain_domain=str(node.get("retain-domain", "")),
-    )
+    name = str(node["client-id"])
+    roles, domains = _listed(node["role"]), _listed(node["domain"])
+    paths = _listed(node.get("data", ""))
+    if len(domains) != len(roles) or len(paths) not in (1, len(roles)):
+        raise RunError(
+            f"client {name!r}: its node configuration lists {len(roles)} roles, {len(domains)} domains and "
+            f"{len(paths)} data files; give as many domains as roles, and one data file or as many"
+        )
+    paths = paths * len(roles) if len(paths) == 1 else paths
+    return [
+        ClientSpec(
+            id=name if len(roles) == 1 else f"{name}-{role}-{domain}",
+            role=role,
+            domain=domain,
+            shard=numbers["shard"],
+            num_shards=numbers["num-shards"],
+            path=path,
+            max_examples=numbers["max-examples"],
+            retain_domain=str(node.get("retain-domain", "")) if role == "forget" else "",
+        )
+        for role, domain, path in zip(roles, domains, paths, strict=True)
+    ]
+
+
+def _listed(value: Any) -> list[str]:
+    return [word.strip() for word in str(value).split(",")]
 
 
 def resolve(message: Message, context: Context) -> tuple[RunConfig, ClientSpec, Mapping[str, Any]]:
@@ -98,12 +116,22 @@ def resolve(message: Message, context: Context) -> tuple[RunConfig, ClientSpec, 
     Raises
     ------
     RunError
-        Neither the message nor the node says which client this is.
+        Neither the message nor the node says which client this is, or the message is for a client that
+        the node does not declare.
     """
     config, spec, record = request(message)
-    spec = spec or declared(context)
-    if spec is None:
+    if spec is not None:
+        return config, spec, record
+    own = declared(context)
+    if not own:
         raise RunError(
             f"node {context.node_id}: neither the message nor the node's configuration names a client"
         )
-    return config, spec, record
+    name = str(record.get(protocol.DECLARED, own[0].id))
+    for one in own:
+        if one.id == name:
+            return config, one, record
+    raise RunError(
+        f"node {context.node_id} declares {', '.join(repr(one.id) for one in own)}, and the message is for "
+        f"client {name!r}; was its node configuration changed during the run?"
+    )

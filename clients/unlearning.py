@@ -15,7 +15,7 @@ from torch.nn import functional
 from clients import kept_fishers
 from fedforget import protocol
 from fedforget.adapters import adapted_weights, deltas_applied, lora_attached, lora_factors
-from fedforget.codecs import Bucket, Instruction, pack, planes
+from fedforget.codecs import CODECS, Bucket, Instruction, pack, planes
 from fedforget.codecs.exchange import pack_values, unpack_places
 from fedforget.config import ClientSpec, RoleConfig, RunConfig
 from fedforget.data import Example, client_examples, client_retain_examples
@@ -188,12 +188,7 @@ class UnlearningClient(NumPyClient):
     def get_properties(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Say who this client is, see :class:`fedforget.protocol.Description`."""
         del config
-        description = Description(
-            fingerprint=self._backbone().fingerprint,
-            versions=protocol.installed(),
-            client=self.spec,
-            num_examples=len(client_examples(self.config, self.spec)),
-        )
+        description = describe_node(self.config, -1, [self.spec], self.spec.id)
         return dict(description.to_properties())
 
     def _backbone(self) -> Backbone:
@@ -286,10 +281,35 @@ class UnlearningClient(NumPyClient):
         return update
 
 
-def describe_node(config: RunConfig, partition: int) -> Description:
-    """Describe a simulated node, which has no client of its own."""
-    backbone = cached_backbone(starting_model(config), config.seeds.model)
-    return Description(fingerprint=backbone.fingerprint, versions=protocol.installed(), partition=partition)
+def describe_node(
+    config: RunConfig, partition: int, specs: Sequence[ClientSpec] = (), client_id: str = ""
+) -> Description:
+    """Describe a node.
+
+    Parameters
+    ----------
+    config : RunConfig
+    partition : int
+        A simulated node's number, -1 for a deployed one.
+    specs : sequence of ClientSpec
+        The clients that a deployed node declares.
+    client_id : str
+        The ``client-id`` that it declares.
+
+    Raises
+    ------
+    FedForgetError
+        The backbone cannot be loaded, or a client has no data.
+    """
+    return Description(
+        fingerprint=cached_backbone(starting_model(config), config.seeds.model).fingerprint,
+        versions=protocol.installed(),
+        clients=tuple(specs),
+        partition=partition,
+        sizes={spec.id: len(client_examples(config, spec)) for spec in specs},
+        client_id=client_id,
+        codecs=tuple(sorted(CODECS)),
+    )
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from typing import Any
 
+from fedforget import quorum
 from fedforget.config import (
     ClientGroup,
     CommunicationConfig,
@@ -296,6 +297,7 @@ def _rest(config: RunConfig) -> list[str]:
     problems += at_least("simulation.cpus_per_client", config.simulation.cpus_per_client, 1)
     problems += at_least("simulation.gpus_per_client", config.simulation.gpus_per_client, 0)
     problems += positive("simulation.timeout", config.simulation.timeout)
+    problems += quorum.problems(config.quorum, config.clients)
     return problems
 
 

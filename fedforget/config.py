@@ -198,6 +198,23 @@ class SimulationConfig:
 
 
 @dataclass
+class QuorumConfig:
+    """Which clients a round can do without: all are needed, or a number (2) or share (60%) of them."""
+
+    forget: str = "all"  # of the forget clients of each domain
+    retain: str = "all"  # of all retain clients together
+
+
+@dataclass
+class DeploymentConfig:
+    """Clients on machines of their own; see docs/deploy.md."""
+
+    # Client id -> the one node that may declare it, by the id that `flwr supernode list` shows. It stays the
+    # same for a key. Empty: any registered node may declare any client.
+    nodes: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
 class SeedsConfig:
     """Roots that every random draw is derived from, each for its own purpose."""
 
@@ -224,6 +241,8 @@ class RunConfig:
     communication: CommunicationConfig = field(default_factory=CommunicationConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     simulation: SimulationConfig = field(default_factory=SimulationConfig)
+    quorum: QuorumConfig = field(default_factory=QuorumConfig)
+    deployment: DeploymentConfig = field(default_factory=DeploymentConfig)
     seeds: SeedsConfig = field(default_factory=SeedsConfig)
 
 

@@ -52,6 +52,10 @@ class RunError(FedForgetError):
     """A federated run that could not be completed; names the clients at fault."""
 
 
+class StorageError(FedForgetError):
+    """The server's own disk is full or fails; no client's fault, no reply can be kept before it is mended."""
+
+
 class PlanError(FedForgetError):
     """A grouping, sequence plan or selection that cannot be made; names the client or group, and why."""
 

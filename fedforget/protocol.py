@@ -31,7 +31,10 @@ RUN_CONFIG = "run-config"  # the whole configuration, as YAML
 FISHER = "fisher"  # an Instruction as JSON: the codec that the client's Fisher is to travel in
 CLIENT = "client"  # a ClientSpec as JSON; absent where the node declares its own client
 
+DECLARED = "declared"  # id of the one of the node's own clients that the message is for
+
 # Keys of the INFO record of a reply.
+CLIENTS = "clients"  # ClientSpecs as a JSON list: those that the node declares
 MANIFEST = "manifest"
 FINGERPRINT = "fingerprint"
 DIGEST = "fisher-digest"  # of the Fisher that a client keeps for a second phase; also in the request
@@ -71,32 +74,36 @@ class Description:
         The backbone's, as the node loaded it.
     versions : mapping of str to str
         Of the packages that the numbers depend on.
-    client : ClientSpec or None
-        The client that a deployed node declares in its node configuration.
+    clients : tuple of ClientSpec
+        The clients that a deployed node declares in its node configuration, one per role and domain.
     partition : int
         A simulated node's number, -1 for a deployed one.
-    num_examples : int
-        The declared client's training examples, 0 without one.
+    sizes : mapping of str to int
+        The declared clients' training examples, by client id.
     client_id : str
-        The client of a FedSGT run that a deployed node declares; empty where it declares none.
+        The ``client-id`` of a deployed node; empty where it declares none.
+    codecs : tuple of str
+        What a Fisher can be sent in.
     """
 
     fingerprint: str
     versions: Mapping[str, str]
-    client: ClientSpec | None = None
+    clients: tuple[ClientSpec, ...] = ()
     partition: int = -1
-    num_examples: int = 0
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     client_id: str = ""
+    codecs: tuple[str, ...] = ()
 
     def to_properties(self) -> dict[str, str | int]:
         """Return it as the flat scalars that a Flower record or ``get_properties`` holds."""
         return {
             FINGERPRINT: self.fingerprint,
             "versions": json.dumps(dict(self.versions)),
-            CLIENT: spec_to_json(self.client) if self.client else "",
+            CLIENTS: json.dumps([spec_to_json(spec) for spec in self.clients]),
             "partition-id": self.partition,
-            "num-examples": self.num_examples,
+            "sizes": json.dumps(dict(self.sizes)),
             "client-id": self.client_id,
+            "codecs": " ".join(self.codecs),
         }
 
     @classmethod
@@ -113,10 +120,11 @@ class Description:
             return cls(
                 fingerprint=str(properties[FINGERPRINT]),
                 versions=found,
-                client=spec_from_json(str(properties[CLIENT])) if properties[CLIENT] else None,
+                clients=tuple(spec_from_json(text) for text in json.loads(properties[CLIENTS])),
                 partition=int(properties["partition-id"]),
-                num_examples=int(properties["num-examples"]),
-                client_id=str(properties.get("client-id", "")),
+                sizes={str(k): int(v) for k, v in json.loads(properties["sizes"]).items()},
+                client_id=str(properties["client-id"]),
+                codecs=tuple(str(properties["codecs"]).split()),
             )
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise RunError(

@@ -7,6 +7,7 @@ import math
 from fedforget.checks import DEVICES, at_least, one_of, positive
 from fedforget.method_checks import method_contradictions
 from fedforget.sequential_config import KIND, SequentialRunConfig
+from fedforget.summaries import is_client_id
 
 MODULE_KINDS = ("lora", "dora", "ia3")
 REQUEST_KINDS = ("uniform", "bursts", "skewed", "withdrawal", "adversarial")
@@ -103,6 +104,7 @@ def _data(config: SequentialRunConfig) -> list[str]:
     problems += one_of("data.partition", data.partition, ("iid", "dirichlet"))
     problems += positive("data.dirichlet_alpha", data.dirichlet_alpha)
     problems += at_least("data.clients", data.clients, 1)
+    problems += _names(data.names, data.clients)
     problems += at_least("data.slices", data.slices, 1)
     problems += at_least("data.max_records", data.max_records, 0)
     if data.family in ("images", "texts") and not data.path:
@@ -116,6 +118,21 @@ def _data(config: SequentialRunConfig) -> list[str]:
         problems.append(
             f"data.max_records: {data.max_records} records cannot fill {data.clients} clients' "
             f"{data.slices} slices each; give at least {needed}"
+        )
+    return problems
+
+
+def _names(names: list[str], clients: int) -> list[str]:
+    problems = [
+        f"data.names: {name!r} is not 1 to 128 letters, digits, '.', '_' or '-'"
+        for name in names
+        if not is_client_id(name)
+    ]
+    if len(set(names)) < len(names):
+        problems.append("data.names: names a client twice")
+    if names and len(names) != clients:
+        problems.append(
+            f"data.names: names {len(names)} clients, and data.clients is {clients}; make them agree"
         )
     return problems
 

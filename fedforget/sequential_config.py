@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fedforget.config import SimulationConfig
+from fedforget.config import DeploymentConfig, SimulationConfig
 
 KIND = "fedsgt"
 
@@ -85,6 +85,8 @@ class RecordsConfig:
     columns: ColumnsConfig = field(default_factory=ColumnsConfig)
     max_records: int = 0  # of the federated records, drawn with the data seed; 0: all
     clients: int = 10
+    # Ids of the clients, as deployed nodes declare them, e.g. [hospital-a, hospital-b]; empty: client-00, ...
+    names: list[str] = field(default_factory=list)
     slices: int = 5  # S, per client
     partition: str = "iid"  # iid or dirichlet (label skew)
     dirichlet_alpha: float = 0.3
@@ -214,6 +216,7 @@ class SequentialRunConfig:
     serving: ServingConfig = field(default_factory=ServingConfig)
     requests: RequestsConfig = field(default_factory=RequestsConfig)
     simulation: SimulationConfig = field(default_factory=SimulationConfig)
+    deployment: DeploymentConfig = field(default_factory=DeploymentConfig)
     seeds: SequentialSeedsConfig = field(default_factory=SequentialSeedsConfig)
 
     @property

@@ -97,6 +97,7 @@ def merge_to(
         "method": merge.method,
         "parameters": parameters,
         "clients": [summary.client_id for summary in summaries],
+        "retain_clients": [summary.client_id for summary in summaries if summary.role == "retain"],
         "tensors": reports,
     }
     write_json(directory / REPORT, record)

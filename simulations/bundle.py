@@ -34,11 +34,12 @@ action = ""
 """
 
 
-def app_directory(scratch: Path) -> Path:
+def app_directory(scratch: Path, preset: Path | None = None) -> Path:
     """Return the folder to give ``flwr run``.
 
     In a checkout that is the checkout. Installed from a wheel, there is no project file beside
-    the packages: a copy of them is put together in ``scratch``.
+    the packages: a copy of them is put together in ``scratch``; and so it is for a ``preset`` of the
+    user's, which the copy holds beside the others.
 
     Raises
     ------
@@ -46,7 +47,7 @@ def app_directory(scratch: Path) -> Path:
         A package is not where the others are.
     """
     root = Path(__file__).resolve().parents[1]
-    if is_app(root):
+    if preset is None and is_app(root):
         return root
     target = scratch / "fedforget-app"
     target.mkdir()
@@ -57,6 +58,8 @@ def app_directory(scratch: Path) -> Path:
         shutil.copytree(source, target / package, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     for folder in reversed(config_directories()):
         shutil.copytree(folder, target / "configs", dirs_exist_ok=True)
+    if preset is not None:
+        shutil.copy(preset, target / "configs" / f"{preset.stem}.yaml")
     (target / "pyproject.toml").write_text(_PYPROJECT.format(version=version("fedforget")), encoding="utf-8")
     return target
 

@@ -13,7 +13,7 @@ from fedforget.errors import RunError
 
 if TYPE_CHECKING:  # it imports torch, which every other command would wait for
     from fedforget.runs import RunDirectory
-from simulations import sequential_commands
+from simulations import deploy_commands, sequential_commands
 from simulations.experiment import commands as experiment_commands
 from simulations.options import Backend, Where
 
@@ -31,6 +31,7 @@ def register(app: typer.Typer) -> None:
     """Attach the commands to the ``fedforget`` command line."""
     app.command("simulate")(simulate)
     app.command("demo")(demo)
+    app.command("federate")(deploy_commands.federate)
     sequential_commands.register(app)
     experiment_commands.register(app)
     add_backend("ray", _over_ray)

@@ -8,7 +8,6 @@ Flower home of its own, the run's own status decides, and everything that was st
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -20,13 +19,13 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from fedforget import presets
 from fedforget.errors import RunError
 from fedforget.files import home
 from fedforget.runs import RunDirectory, default_path
 from simulations.bundle import app_directory
+from simulations.flower_cli import FlowerCli, environment, program
 from simulations.processes import MARK, end, new_mark
 from simulations.resources import federation, memory_warning
 
@@ -107,7 +106,7 @@ class _Superlink:
 
     def start(self) -> None:
         """Start it and wait until it answers."""
-        command = [_program("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess"]
+        command = [program("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess"]
         command += [
             "--host",
             "127.0.0.1",
@@ -133,37 +132,16 @@ class _Superlink:
         self, app: Path, size: str, settings: Mapping[str, str], say: Callable[[str], None]
     ) -> tuple[str, str]:
         """Start a run, stream its log, and return its final status and details."""
-        words = " ".join(f"{key}={_quoted(key, value)}" for key, value in settings.items())
-        started = self._json("run", str(app), "--federation-config", size, "--run-config", words)
-        number = str(started["run-id"])
-        subprocess.run(
-            [_program("flwr"), "log", number, "--stream"], env=self.env, cwd=self.home, check=False
-        )
-        while True:
-            found = self._json("ls", "--run-id", number)["runs"][0]
-            status = str(found["status"])
-            if status.startswith("finished"):
-                details = str(found.get("status-details") or "")
-                say(f"Flower run {number}: {status}")
-                return status, details
-            if self._process is None or self._process.poll() is not None:
-                raise RunError(f"the SuperLink ended during the run: {self._tail()}")
-            time.sleep(0.5)
+        flower = FlowerCli(self.home, self.env, alive=self._check)
+        number = flower.start(app, settings, size)
+        flower.show(number)
+        ended = flower.wait(number)
+        say(f"Flower run {number}: {ended.status}")
+        return ended.status, ended.details
 
-    def _json(self, *words: str) -> dict[str, Any]:
-        """Run ``flwr ... --format json``; its status is 0 even for an error, so the answer decides."""
-        done = subprocess.run(
-            [_program("flwr"), *words, "--format", "json"],
-            env=self.env, cwd=self.home, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        try:
-            answer = json.loads(done.stdout)
-        except ValueError:
-            answer = {}
-        if done.returncode or not isinstance(answer, dict) or not answer.get("success"):
-            said = answer.get("error-message") if isinstance(answer, dict) else None
-            raise RunError(f"flwr {words[0]}: {said or (done.stderr or done.stdout).strip() or 'no answer'}")
-        return answer
+    def _check(self) -> None:
+        if self._process is None or self._process.poll() is not None:
+            raise RunError(f"the SuperLink ended during the run: {self._tail()}")
 
     def _tail(self) -> str:
         lines = self._log.read_text(errors="replace").strip().splitlines() if self._log.is_file() else []
@@ -193,21 +171,16 @@ def _superlink() -> Iterator[_Superlink]:
 
 
 def _environment(folder: Path, mark: str) -> dict[str, str]:
-    binaries = str(Path(sys.executable).parent)
     env = {
-        **os.environ,
+        **environment(),
         MARK: mark,
-        "PATH": os.pathsep.join([binaries, os.environ.get("PATH", "")]),
         "FLWR_HOME": str(folder),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "RAY_DEDUP_LOGS": "0",
         "FEDFORGET_CWD": os.getcwd(),
         "FEDFORGET_HOME": str(home()),
-        "PYTHONUNBUFFERED": "1",
         "PYTHONWARNINGS": os.environ.get(
             "PYTHONWARNINGS", "ignore::DeprecationWarning,ignore::FutureWarning"
         ),
@@ -237,26 +210,6 @@ def _terminated_like_interrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
-
-
-def _program(name: str) -> str:
-    found = shutil.which(
-        name, path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    )
-    if found is None:
-        raise RunError(f"{name} is not installed; install fedforget with its dependencies (flwr[simulation])")
-    return found
-
-
-def _quoted(key: str, value: str) -> str:
-    """Quote a value as Flower's ``--run-config`` reads it: TOML, with no escape for the quotes."""
-    if "'" not in value:
-        return f"'{value}'"
-    if '"' not in value and "\\" not in value:
-        return f'"{value}"'
-    raise RunError(
-        f"{key}: {value!r} holds both kinds of quotes, which flwr run cannot pass on; use one kind"
-    )
 
 
 def _free_port() -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simulations import verify_command
-from simulations.options import Backend, Where
+from simulations.options import INSECURE, ROOT_CERTIFICATES, SUPERLINK, Backend, Where, target
 from simulations.options import SequentialRun as Run
 
 if TYPE_CHECKING:  # it imports torch, which every other command would wait for
@@ -31,6 +31,9 @@ def repair(
         typer.Option(help="Deleted groups to repair, e.g. 1,4; by default all that have data left."),
     ] = "",
     backend: Where = Backend.RAY,
+    superlink: Annotated[str, SUPERLINK] = "",
+    root_certificates: Annotated[str, ROOT_CERTIFICATES] = "",
+    insecure: Annotated[bool, INSECURE] = False,
 ) -> None:
     """Train the switched-off modules again, without the deleted records.
 
@@ -40,6 +43,7 @@ def repair(
     from fedforget.runs import RunDirectory
     from simulations.sequential_upkeep import carry_on, due, prepare_repair
 
+    where = target(backend, superlink, root_certificates, insecure)
     directory = RunDirectory(run)
     repaired = prepare_repair(directory, groups)
     if repaired:
@@ -47,7 +51,7 @@ def repair(
     if not due(directory):
         typer.echo("Nothing is to be trained.")
         return
-    typer.echo(_outcome(carry_on(directory, backend, say=typer.echo)))
+    typer.echo(_outcome(carry_on(directory, where, say=typer.echo)))
 
 
 def retrain(
@@ -61,6 +65,9 @@ def retrain(
         typer.Option(help="Number of sequences; the configuration's by default.", show_default=False),
     ] = None,
     backend: Where = Backend.RAY,
+    superlink: Annotated[str, SUPERLINK] = "",
+    root_certificates: Annotated[str, ROOT_CERTIFICATES] = "",
+    insecure: Annotated[bool, INSECURE] = False,
 ) -> None:
     """Group what remains anew and train it from the start, as a new generation.
 
@@ -70,9 +77,10 @@ def retrain(
     from fedforget.runs import RunDirectory
     from simulations.sequential_upkeep import carry_on, prepare_retrain
 
+    where = target(backend, superlink, root_certificates, insecure)
     directory = RunDirectory(run)
     typer.echo(prepare_retrain(directory, groups, sequences))
-    typer.echo(_outcome(carry_on(directory, backend, say=typer.echo)))
+    typer.echo(_outcome(carry_on(directory, where, say=typer.echo)))
 
 
 def requests(

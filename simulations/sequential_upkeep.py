@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from fedforget import approximate
 from fedforget.errors import LedgerError, RunError
@@ -13,6 +14,9 @@ from fedforget.sequential_config import SequentialRunConfig
 from fedforget.sequential_plan import Prefix, SequentialPlan, asks_clients, make_plan
 from simulations.options import Backend
 from strategies.sequential_setup import regrouped
+
+if TYPE_CHECKING:
+    from simulations.federate import Superlink
 
 
 def prepare_repair(run: RunDirectory, groups: str = "") -> list[int]:
@@ -64,22 +68,38 @@ def repair_here(run: RunDirectory) -> list[int]:
 
 
 def carry_on(
-    run: RunDirectory, backend: Backend, action: str = "carry on", say: Callable[[str], None] = print
+    run: RunDirectory,
+    where: Backend | Superlink,
+    action: str = "carry on",
+    say: Callable[[str], None] = print,
 ) -> RunDirectory:
-    """Train what is due in a run with one of the backends, or take another action of the ServerApp's.
+    """Train what is due in a run, or take another action of the ServerApp's.
+
+    Parameters
+    ----------
+    run : RunDirectory
+    where : Backend or Superlink
+        Simulated clients, or those that are connected to a SuperLink on this machine.
+    action : str
+    say : callable
+        Where to tell what is going on.
 
     Raises
     ------
     RunError
         Clients have data of their own, which simulated ones cannot read; or the action failed.
     """
+    if not isinstance(where, Backend):
+        from simulations.federate import federate
+
+        federate(where, "", "", str(run.path), action=action, say=say)
+        return RunDirectory(run.path)
     if run.own_data:
         raise RunError(
             f"{run.path}: {', '.join(run.own_data)} have data of their own on their nodes, which a simulated "
-            "federation cannot read; send the deployed one there: flwr run . FEDERATION --run-config "
-            f"\"action='{action}' out='{run.path}'\""
+            "federation cannot read; name the deployed one with --superlink"
         )
-    if backend is Backend.INLINE:
+    if where is Backend.INLINE:
         from simulations.inline import run_inline
 
         return run_inline("", "", run.path, action=action)

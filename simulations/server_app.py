@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 import time
+from collections.abc import Iterator, Mapping
 from logging import INFO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
@@ -37,7 +40,11 @@ def main(grid: Grid, context: Context) -> None:
 
     With the action ``carry on`` or ``verify``, go on with the FedSGT run in ``out``, or verify it.
     """
-    settings = context.run_config
+    with _in_a_sentence():
+        _act(grid, context.run_config)
+
+
+def _act(grid: Grid, settings: Mapping[str, Any]) -> None:
     if settings.get("action") == VERIFY:
         run = RunDirectory(absolute(str(settings.get("out") or "")))
         verify_sequential(grid, run.sequential, run, 0.2)
@@ -48,6 +55,17 @@ def main(grid: Grid, context: Context) -> None:
     preset = str(settings.get("config") or "firm-tiny")
     overrides = str(settings.get("overrides") or "")
     run_unlearning(grid, preset, overrides, str(settings.get("out") or ""))
+
+
+@contextlib.contextmanager
+def _in_a_sentence() -> Iterator[None]:
+    """Let Flower's log say our own errors without the stack that led there."""
+    try:
+        yield
+    except FedForgetError:
+        if Path(sys.argv[0]).stem in {"flwr-serverapp", "flwr-simulation"}:
+            sys.tracebacklimit = 0
+        raise
 
 
 def run_unlearning(
@@ -107,7 +125,9 @@ def _run(grid: Grid, config: AnyConfig, run: RunDirectory, poll: float) -> None:
             train_sequential(grid, config, run, poll)
     except BaseException as error:
         reason = f"{type(error).__name__}: {error}"
-        run.update(status="failed", error=reason, finished=time.strftime("%Y-%m-%dT%H:%M:%S%z"))
+        # On a full disk the record cannot say so; the error that is raised does.
+        with contextlib.suppress(OSError):
+            run.update(status="failed", error=reason, finished=time.strftime("%Y-%m-%dT%H:%M:%S%z"))
         if isinstance(error, FedForgetError) and os.environ.get(MARK):
             # `fedforget simulate` reads the reason from run.json and says it, once.
             raise RunError(f"the run failed; {run.path / 'run.json'} says why") from None

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedforget.errors import ConfigError, FedForgetError, RunError
-from simulations.options import Backend, SequentialRun, Where
+from simulations.options import INSECURE, ROOT_CERTIFICATES, SUPERLINK, Backend, SequentialRun, Where, target
 
 if TYPE_CHECKING:
     from fedforget.runs import RunDirectory
     from fedforget.verify import Verification
+    from simulations.federate import Superlink
 
 Prefix = tuple[int, ...]
 
@@ -32,15 +33,18 @@ def verify(
         typer.Option(help="Let the clients train, where the data are, instead of this process."),
     ] = False,
     backend: Where = Backend.RAY,
+    superlink: Annotated[str, SUPERLINK] = "",
+    root_certificates: Annotated[str, ROOT_CERTIFICATES] = "",
+    insecure: Annotated[bool, INSECURE] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
     """Show bit for bit that what is served never saw deleted data: train it again without them.
 
     Each prefix is retrained from scratch in this process, on data from which the deleted records and all
-    other groups are absent, and the hashes are compared. With --through-clients, a simulated federation
-    does it instead: every client trains its part again, and the averages are compared (--backend). Ends
-    with status 1 at any difference, naming the first tensor. Hashes agree on one kind of machine: verify
-    where the run was trained.
+    other groups are absent, and the hashes are compared. With --through-clients, every client trains its
+    part again instead, and the averages are compared: simulated clients (--backend), or deployed ones
+    (--superlink). Ends with status 1 at any difference, naming the first tensor. Hashes agree on one kind
+    of machine: verify where the run was trained.
     """
     from fedforget.reporting.sequential_tables import prefix_name
     from fedforget.sequences.ledger import Ledger
@@ -48,6 +52,8 @@ def verify(
     from fedforget.verify import require, verify_run
 
     directory = open_run(run)
+    if superlink and not through_clients:
+        raise ConfigError(["--superlink: names the clients of --through-clients; give that too"])
     if every and prefix:
         raise ConfigError(["--all: covers every prefix; leave --prefix out"])
     wanted = [_prefix(text) for text in prefix] if prefix else None
@@ -63,7 +69,8 @@ def verify(
             typer.echo(f"{prefix_name(one.prefix)}  {one.stored[:16]}  {said}")
 
     if through_clients:
-        for one in _through_clients(directory, wanted, backend):
+        where = target(backend, superlink, root_certificates, insecure)
+        for one in _through_clients(directory, wanted, where):
             tell(one)
     else:
         verify_run(run, wanted, on_result=tell)
@@ -77,8 +84,10 @@ def verify(
     require(results)
 
 
-def _through_clients(run: RunDirectory, wanted: list[Prefix] | None, backend: Backend) -> list[Verification]:
-    """Run the ServerApp's verification in a simulated federation, and read what it wrote."""
+def _through_clients(
+    run: RunDirectory, wanted: list[Prefix] | None, where: Backend | Superlink
+) -> list[Verification]:
+    """Run the ServerApp's verification over the clients, and read what it wrote."""
     from fedforget.verify import Verification
     from simulations.sequential import VERIFY
     from simulations.sequential_upkeep import carry_on
@@ -86,7 +95,7 @@ def _through_clients(run: RunDirectory, wanted: list[Prefix] | None, backend: Ba
     run.update(to_verify=None if wanted is None else [list(prefix) for prefix in wanted])
     run.update_metrics(verification={})
     try:
-        carry_on(run, backend, VERIFY, say=lambda line: typer.echo(line, err=True))
+        carry_on(run, where, VERIFY, say=lambda line: typer.echo(line, err=True))
     except FedForgetError:
         found = run.metrics["verification"]
         if reason := found.get("error"):

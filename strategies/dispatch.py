@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from logging import INFO, WARNING
+from pathlib import Path
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from fedforget.errors import FedForgetError, RunError
+from fedforget.errors import FedForgetError, RunError, StorageError
 
 _REASON = re.compile(r"occurred\. Message: (.*?)'?>?$", re.DOTALL)
 
@@ -48,7 +50,7 @@ def dispatch(
         Keys are distinct.
     on_reply : callable
         Takes the key and the reply. A :class:`FedForgetError` that it raises marks the task as
-        failed; the other tasks go on.
+        failed; the other tasks go on. A :class:`StorageError` is raised: no further reply could be kept.
     timeout : float
         Seconds for all replies together.
     poll : float
@@ -119,9 +121,29 @@ def _accept(task: Task, reply: Message, on_reply: Callable[[str, Message], None]
         return f"node {answered} answered a message that was sent to node {asked}"
     try:
         on_reply(task.key, reply)
+    except StorageError:
+        raise
     except FedForgetError as error:
         return str(error)
     return None
+
+
+@contextlib.contextmanager
+def storing(folder: Path) -> Iterator[None]:
+    """Tell a disk that is full or fails, while a reply is kept, in one sentence.
+
+    Raises
+    ------
+    StorageError
+        The operating system refused to write.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"{folder}: a reply cannot be stored ({error.strerror or error}); free some disk space, and "
+            "start the run again with the same --out: what is stored is not asked for again"
+        ) from error
 
 
 def take(
@@ -152,6 +174,8 @@ def take(
         else:
             try:
                 on_reply(key, reply)
+            except StorageError:
+                raise
             except FedForgetError as error:
                 failed[key] = str(error)
     return failed

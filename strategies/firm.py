@@ -11,18 +11,20 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
-from fedforget import protocol
+from fedforget import protocol, quorum
 from fedforget.codecs import instructions
 from fedforget.config import ClientSpec, RunConfig
 from fedforget.errors import RunError
 from fedforget.presets import to_yaml
 from fedforget.runs import RunDirectory
 from fedforget.updates import UPDATE, merge_to, needs_fisher, uncertified
-from strategies.dispatch import Task, dispatch, raise_failures, take
+from strategies.dispatch import Task, dispatch, raise_failures, storing, take
 from strategies.records import mean_losses, sent, timed, update_record
-from strategies.roles import Assignment, discover
+from strategies.roles import Assignment, check_codecs, discover
 from strategies.spool import Spool
 from strategies.two_phase import second_phase
+
+_INCOMPLETE = "the round cannot be completed"
 
 
 class Firm(Strategy):
@@ -32,9 +34,10 @@ class Firm(Strategy):
     arrives, then the spool is merged tensor by tensor. The other merge methods are this strategy
     with another ``config.merge.method``: they see the same summaries.
 
-    Every client is needed: where one is missing or sends something unusable, the run ends with a
-    :class:`RunError` that names it. Started again on the same run directory, it asks only the
-    clients whose summaries are not there yet.
+    Where a client is missing or sends something unusable, ``config.quorum`` decides: by default every
+    client is needed, and the run ends with a :class:`RunError` that names it. Otherwise the round goes
+    on without it, and ``run.json`` says who was left out and why. Started again on the same run
+    directory, it asks only the clients whose summaries are not there yet.
 
     Parameters
     ----------
@@ -51,6 +54,13 @@ class Firm(Strategy):
         Return the merged update in :attr:`Result.arrays` too; otherwise it is on disk alone.
     evaluate_clients : bool
         Ask the clients for their own loss with the merged update applied.
+
+    Attributes
+    ----------
+    assignments : list of Assignment
+        The clients that take part.
+    left_out : dict of str to str
+        Why a client, or a node that did not say whose it is, does not.
     """
 
     def __init__(
@@ -72,6 +82,7 @@ class Firm(Strategy):
         self.keep_arrays = keep_arrays
         self.evaluate_clients = evaluate_clients
         self.assignments: list[Assignment] = []
+        self.left_out: dict[str, str] = {}
         self._text = to_yaml(config)
         self._asked: list[Task] = []
         self.spool = Spool(run.summaries, self.shapes, fingerprint, needs_fisher(config.merge.method))
@@ -157,7 +168,7 @@ class Firm(Strategy):
                 poll=self.poll,
                 total=len(self.assignments),
             )
-            raise_failures(failed, "the round cannot be completed")
+            self._leave_out(failed)
             second_phase(
                 grid,
                 self.spool,
@@ -199,11 +210,18 @@ class Firm(Strategy):
             One per logical client; a node can receive several.
         """
         del arrays
-        self.assignments = discover(
-            grid, self.config, self.fingerprint, timeout=self.config.simulation.timeout, poll=self.poll
+        self.assignments, silent = discover(
+            grid,
+            self.config,
+            self.fingerprint,
+            timeout=self.config.simulation.timeout,
+            poll=self.poll,
+            delivered=self.spool.delivered(self.run.as_received),
         )
+        self.left_out = dict(silent)
         self._asked = []
         self.spool.asked = instructions(self.config, [a.spec for a in self.assignments])
+        check_codecs(self.assignments, self.spool.asked)
         for assignment in self.assignments:
             if self.spool.holds(assignment.spec, self.run.as_received):
                 log(INFO, "\t%s: its summary is in the run already", assignment.spec.id)
@@ -231,7 +249,7 @@ class Firm(Strategy):
             if name not in failed and not self.spool.has(name):
                 half = self.spool.has_first(name)
                 failed[name] = "two-phase pooling needs the second trip of start()" if half else "no reply"
-        raise_failures(failed, "the round cannot be completed")
+        self._leave_out(failed)
         return self._merge()
 
     def configure_evaluate(
@@ -260,15 +278,41 @@ class Firm(Strategy):
 
     def _message(self, assignment: Assignment, kind: str, config: ConfigRecord, group: str) -> Message:
         record = ConfigRecord({**config, protocol.RUN_CONFIG: self._text})
-        if not assignment.declared:
+        if assignment.declared:
+            record[protocol.DECLARED] = assignment.spec.id
+        else:
             record[protocol.CLIENT] = protocol.spec_to_json(assignment.spec)
         content = RecordDict({protocol.CONFIG: record})
         return Message(content, dst_node_id=assignment.node_id, message_type=kind, group_id=group)
 
     def _receive(self, spec: ClientSpec, reply: Message) -> None:
-        self.spool.receive(spec, reply)
-        if self.spool.has(spec.id):
-            self.run.record_received(spec.id)
+        with storing(self.run.path):
+            self.spool.receive(spec, reply)
+            if self.spool.has(spec.id):
+                self.run.record_received(spec.id)
+
+    def _leave_out(self, failed: Mapping[str, str]) -> None:
+        """Go on without the clients that failed, where the quorum allows it.
+
+        Raises
+        ------
+        RunError
+            It does not; names every client that failed, and why.
+        """
+        if not failed:
+            return
+        replied = [a for a in self.assignments if a.spec.id not in failed]
+        what = _INCOMPLETE
+        if quorum.is_partial(self.config.quorum):
+            short = quorum.shortfalls(self.config.quorum, self.config.clients, [a.spec for a in replied])
+            if not short:
+                self.left_out.update(failed)
+                self.assignments = replied
+                for name, reason in sorted(failed.items()):
+                    log(WARNING, "\t%s is left out: %s", name, reason)
+                return
+            what = f"{_INCOMPLETE}: {'; '.join(short)}"
+        raise_failures(dict(failed), what)
 
     def _merge(self) -> tuple[ArrayRecord | None, MetricRecord]:
         names = sorted(a.spec.id for a in self.assignments)
@@ -280,6 +324,7 @@ class Firm(Strategy):
         if loose:
             log(WARNING, "%d tensors are not certified optimal, the first is %s", len(loose), loose[0])
         size = (self.run.merged / UPDATE).stat().st_size
+        self.run.update(left_out=dict(sorted(self.left_out.items())))
         self.run.update(**sent(self.run.record, summaries, self.spool.received, update=size))
         metrics = MetricRecord(
             {

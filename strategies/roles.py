@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from logging import INFO, WARNING
+from logging import INFO
 
-from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from fedforget import protocol
+from fedforget import quorum
+from fedforget.codecs import Instruction
 from fedforget.config import ClientSpec, RunConfig, expand_clients
 from fedforget.errors import RunError, nearest
-from fedforget.presets import AnyConfig, to_yaml
 from fedforget.protocol import Description
 from fedforget.summaries import is_client_id
-from strategies.dispatch import Task, dispatch, raise_failures
+from strategies.dispatch import raise_failures
+from strategies.nodes import check_compatible, check_nodes, describe, wait_for_nodes
+
+GONE = 0
+"""In place of the node of a client that has delivered and is not connected; no node has this id."""
 
 
 @dataclass(frozen=True)
@@ -31,116 +33,31 @@ class Assignment:
     node_id : int
     declared : bool
         The node declares this client itself; otherwise the message says who it is.
+    codecs : tuple of str
+        What the node can send a Fisher in.
     """
 
     spec: ClientSpec
     node_id: int
     declared: bool = False
+    codecs: tuple[str, ...] = ()
 
 
-def wait_for_nodes(grid: Grid, count: int, timeout: float, poll: float = 0.5) -> list[int]:
-    """Return the ids of the connected nodes once there are ``count`` of them.
-
-    Raises
-    ------
-    RunError
-        Fewer have connected within ``timeout`` seconds.
-    """
-    deadline = time.monotonic() + timeout
-    while True:
-        nodes = sorted(grid.get_node_ids())
-        if len(nodes) >= count:
-            return nodes
-        if time.monotonic() >= deadline:
-            raise RunError(
-                f"{len(nodes)} of {count} nodes connected within {timeout:g} s; "
-                "start the missing SuperNodes, or lower simulation.nodes"
-            )
-        time.sleep(poll)
-
-
-def describe(
-    grid: Grid, nodes: list[int], config: AnyConfig, *, timeout: float, poll: float = 0.2
-) -> dict[int, Description]:
-    """Ask every node who it is.
-
-    Raises
-    ------
-    RunError
-        A node does not answer, or not with a description.
-    """
-    found: dict[int, Description] = {}
-    text = to_yaml(config)
-
-    def keep(key: str, reply: Message) -> None:
-        info = reply.content.config_records.get(protocol.INFO)
-        if info is None:
-            raise RunError(f"{key} answered without a description; does it run this version of fedforget?")
-        found[reply.metadata.src_node_id] = Description.from_properties(info)
-
-    tasks = [
-        Task(
-            f"node {node}",
-            Message(
-                RecordDict({protocol.CONFIG: ConfigRecord({protocol.RUN_CONFIG: text})}),
-                dst_node_id=node,
-                message_type=protocol.DESCRIBE,
-                group_id="describe",
-            ),
-        )
-        for node in nodes
-    ]
-    raise_failures(
-        dispatch(grid, tasks, keep, timeout=timeout, poll=poll), "asking the nodes for their roles"
-    )
-    return found
-
-
-def check_compatible(descriptions: Mapping[int, Description], fingerprint: str) -> None:
-    """Refuse nodes whose numbers could not be merged with the others'.
-
-    Parameters
-    ----------
-    descriptions : mapping of node id to Description
-    fingerprint : str
-        The server's own backbone's.
-
-    Raises
-    ------
-    RunError
-        A node has another backbone or another version of fedforget.
-    """
-    here = protocol.installed()
-    for node, description in sorted(descriptions.items()):
-        who = _who(node, description)
-        if description.fingerprint != fingerprint:
-            raise RunError(
-                f"{who} has the backbone {description.fingerprint}, the server has {fingerprint}; "
-                "use the same weights and model section on every node"
-            )
-        if description.versions.get("fedforget") != here["fedforget"]:
-            raise RunError(
-                f"{who} runs fedforget {description.versions.get('fedforget')}, "
-                f"the server {here['fedforget']}; install the same version on every node"
-            )
-        for package, version in here.items():
-            if description.versions.get(package) != version:
-                log(
-                    WARNING,
-                    "%s has %s %s, the server %s",
-                    who,
-                    package,
-                    description.versions.get(package),
-                    version,
-                )
-
-
-def assign(descriptions: Mapping[int, Description], config: RunConfig) -> list[Assignment]:
+def assign(
+    descriptions: Mapping[int, Description], config: RunConfig, delivered: Iterable[ClientSpec] = ()
+) -> list[Assignment]:
     """Map logical clients onto nodes.
 
     Deployed nodes declare their client (``client-id``, ``role``, ``domain``) and train that one.
     Simulated nodes declare none: the configuration's clients go round them in the order of their
     partition ids, several to a node where there are more clients than nodes.
+
+    Parameters
+    ----------
+    descriptions : mapping of node id to Description
+    config : RunConfig
+    delivered : iterable of ClientSpec
+        Clients whose summaries the run has already; as declared ones they need not be connected.
 
     Returns
     -------
@@ -155,33 +72,40 @@ def assign(descriptions: Mapping[int, Description], config: RunConfig) -> list[A
     """
     if not descriptions:
         raise RunError("no node is connected; start at least one SuperNode")
-    declared = {node: d.client for node, d in descriptions.items() if d.client is not None}
+    declared = {node: d.clients for node, d in descriptions.items() if d.clients}
     if not declared:
         order = sorted(descriptions, key=lambda node: (descriptions[node].partition, node))
-        specs = expand_clients(config.clients)
-        return [Assignment(spec, order[i % len(order)]) for i, spec in enumerate(specs)]
+        placed = [(spec, order[i % len(order)]) for i, spec in enumerate(expand_clients(config.clients))]
+        return [Assignment(spec, node, codecs=descriptions[node].codecs) for spec, node in placed]
     silent = sorted(set(descriptions) - set(declared))
     if silent:
         raise RunError(
             f"node {silent[0]} declares no client while others do; start it with "
             '--node-config \'client-id="..." role="..." domain="..."\''
         )
-    _check_declared(declared, config)
-    found = [Assignment(spec, node, declared=True) for node, spec in declared.items()]
+    found = [
+        Assignment(spec, node, declared=True, codecs=descriptions[node].codecs)
+        for node, specs in declared.items()
+        for spec in specs
+    ]
+    names = {a.spec.id for a in found}
+    found += [Assignment(spec, GONE, declared=True) for spec in delivered if spec.id not in names]
+    _check_declared(found, config)
     return sorted(found, key=lambda a: a.spec.id)
 
 
-def _check_declared(declared: Mapping[int, ClientSpec], config: RunConfig) -> None:
-    ids = Counter(spec.id for spec in declared.values())
+def _check_declared(found: list[Assignment], config: RunConfig) -> None:
+    ids = Counter(a.spec.id for a in found)
     twice = sorted(name for name, count in ids.items() if count > 1)
     if twice:
-        nodes = sorted(node for node, spec in declared.items() if spec.id == twice[0])
+        nodes = sorted(a.node_id for a in found if a.spec.id == twice[0])
         raise RunError(
             f"client id {twice[0]!r} is declared by the nodes {nodes}; give each node its own client-id"
         )
     wanted = Counter({(g.role, g.domain): g.count for g in config.clients})
-    present = Counter((spec.role, spec.domain) for spec in declared.values())
-    for spec in sorted(declared.values(), key=lambda s: s.id):
+    specs = [a.spec for a in found]
+    present = Counter((spec.role, spec.domain) for spec in specs)
+    for spec in sorted(specs, key=lambda s: s.id):
         if (spec.role, spec.domain) not in wanted:
             known = [f"{role} {domain}" for role, domain in wanted]
             raise RunError(
@@ -189,6 +113,11 @@ def _check_declared(declared: Mapping[int, ClientSpec], config: RunConfig) -> No
                 f"of the configuration's clients has{nearest(f'{spec.role} {spec.domain}', known)}; "
                 f"groups: {', '.join(sorted(known))}"
             )
+    if quorum.is_partial(config.quorum):
+        short = quorum.shortfalls(config.quorum, config.clients, specs)
+        if short:
+            raise RunError(f"{'; '.join(short)}; start the missing nodes")
+        return
     for (role, domain), count in sorted(wanted.items()):
         if present[role, domain] < count:
             raise RunError(
@@ -216,6 +145,23 @@ def check_roles(assignments: list[Assignment], config: RunConfig) -> None:
         )
 
 
+def check_codecs(assignments: Iterable[Assignment], asked: Mapping[str, Instruction]) -> None:
+    """Refuse a client that cannot send its Fisher as it will be asked to.
+
+    Raises
+    ------
+    RunError
+        Names the client, the codec and those that it has.
+    """
+    for a in assignments:
+        codec = asked[a.spec.id].codec
+        if a.node_id != GONE and codec not in a.codecs:
+            raise RunError(
+                f"client {a.spec.id!r} cannot send its Fisher as {codec!r}, only as {', '.join(a.codecs)}; "
+                "install the server's version of fedforget there, or set communication.fisher=raw"
+            )
+
+
 def discover(
     grid: Grid,
     config: RunConfig,
@@ -224,18 +170,31 @@ def discover(
     timeout: float,
     poll: float = 0.2,
     wait: Callable[[Grid, int, float, float], list[int]] = wait_for_nodes,
-) -> list[Assignment]:
+    delivered: Collection[ClientSpec] = (),
+) -> tuple[list[Assignment], dict[str, str]]:
     """Wait for the nodes, ask them who they are, and assign every logical client to one.
+
+    Returns
+    -------
+    assignments : list of Assignment
+    silent : dict of str to str
+        Nodes that gave no description, and why, and clients that are not there, by role and domain, where
+        the quorum allows that; empty otherwise.
 
     Raises
     ------
     RunError
-        See :func:`wait_for_nodes`, :func:`describe`, :func:`check_compatible` and :func:`assign`.
+        See :func:`wait_for_nodes`, :func:`check_compatible`, :func:`check_nodes` and :func:`assign`.
     """
-    nodes = wait(grid, config.simulation.nodes, timeout, poll)
-    descriptions = describe(grid, nodes, config, timeout=timeout, poll=poll)
+    nodes = wait(grid, max(1, config.simulation.nodes - len(delivered)), timeout, poll)
+    descriptions, silent = describe(grid, nodes, config, timeout=timeout, poll=poll)
+    if not quorum.is_partial(config.quorum):
+        raise_failures(silent, "asking the nodes for their roles")
     check_compatible(descriptions, fingerprint)
-    assignments = assign(descriptions, config)
+    check_nodes(descriptions, config.deployment.nodes)
+    assignments = assign(descriptions, config, delivered)
+    if any(a.declared for a in assignments):
+        silent = {**silent, **quorum.absent(config.clients, [a.spec for a in assignments])}
     for a in assignments:
         if not is_client_id(a.spec.id):
             raise RunError(
@@ -246,9 +205,4 @@ def discover(
     log(INFO, "%d clients on %d nodes:", len(assignments), len(descriptions))
     for a in assignments:
         log(INFO, "\t%s (%s, domain %s) on node %d", a.spec.id, a.spec.role, a.spec.domain, a.node_id)
-    return assignments
-
-
-def _who(node: int, description: Description) -> str:
-    name = description.client.id if description.client else description.client_id
-    return f"client {name!r}" if name else f"node {node}"
+    return assignments, silent

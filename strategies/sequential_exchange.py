@@ -12,7 +12,7 @@ from flwr.supercore import log
 
 from fedforget import sequential_protocol as words
 from fedforget.errors import RunError
-from strategies.dispatch import Task, dispatch, raise_failures, take
+from strategies.dispatch import Task, dispatch, raise_failures, storing, take
 from strategies.sequential_roles import request
 from strategies.sequential_round import Outbox
 from strategies.sequential_spool import Request, ResultSpool
@@ -212,7 +212,8 @@ class Exchange:
         return message
 
     def _receive(self, name: str, reply: Message) -> None:
-        outcome = self.spool.receive(name, self.asked.get(name, []), reply)
+        with storing(self.spool.folder):
+            outcome = self.spool.receive(name, self.asked.get(name, []), reply)
         if "missing" in outcome:
             needed = {sha for one in self.asked[name] for sha in one.work.needs}
             unknown = sorted(set(outcome["missing"]) - needed)

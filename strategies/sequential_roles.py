@@ -22,7 +22,7 @@ from fedforget.protocol import Description
 from fedforget.sequences import Slice
 from fedforget.sequential_config import SequentialRunConfig
 from strategies.dispatch import Task, dispatch, raise_failures
-from strategies.roles import check_compatible, describe, wait_for_nodes
+from strategies.nodes import check_compatible, check_nodes, describe, wait_for_nodes
 
 Embeddings = dict[tuple[str, int], NDArray[np.float64]]
 
@@ -58,11 +58,14 @@ def discover_clients(
     Raises
     ------
     RunError
-        A node is missing, has another backbone or version, or the declared clients do not fit.
+        A node is missing, has another backbone or version, or the declared clients do not fit; see
+        also :func:`strategies.nodes.check_nodes`.
     """
     nodes = wait(grid, max(1, config.simulation.nodes - len(departed)), timeout, poll)
-    descriptions = describe(grid, nodes, config, timeout=timeout, poll=poll)
+    descriptions, failed = describe(grid, nodes, config, timeout=timeout, poll=poll)
+    raise_failures(failed, "asking the nodes for their clients")
     check_compatible(descriptions, fingerprint)
+    check_nodes(descriptions, config.deployment.nodes)
     clients = place(descriptions, client_names(config.data), departed)
     log(INFO, "%d clients on %d nodes", len(clients), len(descriptions))
     return clients

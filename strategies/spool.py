@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from logging import WARNING
@@ -108,6 +109,19 @@ class Spool:
         self._check(spec, summary, (self.asked[spec.id].completed,))
         summary.save(self.folder / spec.id)
         self.received[spec.id] = dict(facts)
+
+    def delivered(self, as_received: Callable[[str], bool] = lambda client: True) -> list[ClientSpec]:
+        """Return the clients whose summaries are there, as those say who they are.
+
+        ``as_received`` as for :meth:`holds`; a summary that is not is left for that to see.
+        """
+        found = []
+        for folder in sorted(self.folder.glob("[!.]*")):
+            with contextlib.suppress(SummaryError):
+                summary = ClientSummary.load(folder)
+                if summary.client_id == folder.name and as_received(folder.name):
+                    found.append(ClientSpec(summary.client_id, summary.role, summary.domain, 0, 1))
+        return found
 
     def has(self, name: str) -> bool:
         """Tell whether a client's directory is there."""

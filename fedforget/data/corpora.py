@@ -43,7 +43,7 @@ def load_corpus(cfg: RecordsConfig, seed: int) -> Corpus:
     return _load(json.dumps(own, sort_keys=True), seed)
 
 
-_PARTITION = ("clients", "slices", "partition", "dirichlet_alpha")
+_PARTITION = ("clients", "names", "slices", "partition", "dirichlet_alpha")
 
 
 @functools.lru_cache(maxsize=1)

@@ -51,6 +51,8 @@ class ClientRecords:
 
 def client_names(cfg: RecordsConfig) -> list[str]:
     """Return the ids of all clients, in order."""
+    if cfg.names:
+        return sorted(cfg.names)
     width = max(2, len(str(cfg.clients - 1)))
     return [f"client-{i:0{width}d}" for i in range(cfg.clients)]
 

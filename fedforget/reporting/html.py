@@ -90,6 +90,10 @@ def warnings(record: Mapping[str, Any], metrics: Mapping[str, Any], merge: Mappi
     elif "after" not in metrics:
         found.append("The run has no results after the merge; it did not get that far yet.")
     found += [
+        f"{name} was left out, as the quorum allows: {reason}."
+        for name, reason in (record.get("left_out") or {}).items()
+    ]
+    found += [
         f"Utility collapse {name} the merge: {', '.join(lost)} accuracy is at or below chance."
         for name in ("before", "after")
         if (lost := (metrics.get(name) or {}).get("collapse"))

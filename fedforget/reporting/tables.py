@@ -280,4 +280,6 @@ def certificate_table(merge: Mapping[str, Any]) -> Table:
     columns = ["tensor", "largest damage", "stationarity", "primal", "dual", "complementarity", "certified"]
     epsilon = (merge.get("parameters") or {}).get("epsilon")
     notes = [f"Budget epsilon {number(epsilon, 4)} per tensor and retain client."] if rows else []
+    if rows and (covered := merge.get("retain_clients")):
+        notes.append(f"It covers the retain clients {', '.join(covered)}, and no other.")
     return Table("Projection certificate", columns, rows, notes)

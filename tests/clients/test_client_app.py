@@ -73,13 +73,14 @@ def test_describe(config: RunConfig) -> None:
     simulated = Description.from_properties(
         send(protocol.DESCRIBE, config, context(**{"partition-id": 3})).content[protocol.INFO]
     )
-    assert (simulated.client, simulated.partition) == (None, 3)
+    assert (simulated.clients, simulated.partition) == ((), 3)
     deployed = Description.from_properties(
         send(protocol.DESCRIBE, config, context(**NODE)).content[protocol.INFO]
     )
-    assert deployed.client == ClientSpec("hospital", "forget", "stars", 0, 1)
+    assert deployed.clients == (ClientSpec("hospital", "forget", "stars", 0, 1),)
+    assert deployed.client_id == "hospital"
     assert deployed.fingerprint == simulated.fingerprint
-    assert deployed.num_examples > 8
+    assert deployed.sizes["hospital"] > 8
 
 
 @pytest.mark.parametrize(

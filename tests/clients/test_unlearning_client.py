@@ -118,8 +118,8 @@ def test_the_training_model_is_gone_when_the_reference_is_loaded(
 def test_properties_describe_the_client(config: RunConfig) -> None:
     spec = specs(config)["forget-stars-0"]
     found = protocol.Description.from_properties(UnlearningClient(config, spec).get_properties({}))
-    assert found.client == spec
-    assert found.num_examples == 8
+    assert found.clients == (spec,)
+    assert found.sizes == {"forget-stars-0": 8}
     assert found.fingerprint == cached_backbone(config.model, config.seeds.model).fingerprint
 
 

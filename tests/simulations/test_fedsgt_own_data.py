@@ -73,7 +73,7 @@ def test_a_federation_with_data_of_its_own(grid: InlineGrid, tmp_path: Path) -> 
         assert ledger.requests() == []
     forget(run, [deletion("client-00", 0, None)])
     assert prepare_repair(run)
-    with pytest.raises(RunError, match="action='carry on'"):
+    with pytest.raises(RunError, match="deployed one with --superlink"):
         sequential_upkeep.carry_on(run, Backend.INLINE)
     bare = InlineGrid(app, [{"partition-id": 0}, {"partition-id": 1}])
     with task_identity(), pytest.raises(RunError, match="this node declares none"):
@@ -188,4 +188,4 @@ def test_verify_through_simulated_clients(trained: RunDirectory, capsys: pytest.
     with pytest.raises(SystemExit) as ended:
         cli.main(words)
     assert ended.value.code == 1
-    assert "send the deployed one there" in capsys.readouterr().err
+    assert "the deployed one with --superlink" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from fedforget.config import RunConfig
 from fedforget.errors import RunError
 from simulations.bundle import PACKAGES, app_directory, is_app
 from simulations.commands import parse_seeds
-from simulations.flwr_run import _quoted
+from simulations.flower_cli import quoted
 from simulations.processes import MARK, end, marked, new_mark
 from simulations.resources import federation, memory_warning
 
@@ -100,10 +100,10 @@ def test_everything_marked_is_ended() -> None:
 
 
 def test_quotes() -> None:
-    assert _quoted("overrides", "a=1 b=2") == "'a=1 b=2'"
-    assert _quoted("out", "/tmp/it's here") == '"/tmp/it\'s here"'
+    assert quoted("overrides", "a=1 b=2") == "'a=1 b=2'"
+    assert quoted("out", "/tmp/it's here") == '"/tmp/it\'s here"'
     with pytest.raises(RunError, match="both kinds of quotes"):
-        _quoted("out", "'\"")
+        quoted("out", "'\"")
 
 
 def test_seeds() -> None:

@@ -107,9 +107,10 @@ class FakeClients:
             properties = {
                 protocol.FINGERPRINT: PRINT,
                 "versions": json.dumps(protocol.installed()),
-                protocol.CLIENT: "",
+                protocol.CLIENTS: "[]",
                 "partition-id": -1 if declared else node - 10,
-                "num-examples": 0,
+                "sizes": "{}",
+                "codecs": "",
                 "client-id": declared,
             }
             return _info(message, properties)

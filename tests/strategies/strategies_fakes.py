@@ -13,7 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.serverapp import Grid
 
 from fedforget import protocol
-from fedforget.codecs import RAW, pack
+from fedforget.codecs import CODECS, RAW, pack
 from fedforget.config import ClientSpec, RunConfig
 from fedforget.runs import RunDirectory
 from fedforget.summaries import ClientSummary, LoraFactors
@@ -141,9 +141,11 @@ class FakeGrid:
         properties: dict[str, Any] = {
             protocol.FINGERPRINT: PRINT,
             "versions": json.dumps(protocol.installed()),
-            protocol.CLIENT: "",
+            protocol.CLIENTS: "[]",
             "partition-id": -1,
-            "num-examples": 0,
+            "sizes": "{}",
+            "client-id": "",
+            "codecs": " ".join(CODECS),
             **node,
         }
         return Message(RecordDict({protocol.INFO: ConfigRecord(properties)}), reply_to=message)

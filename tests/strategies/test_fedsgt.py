@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from sequential_fakes import PRINT, SIZE, FakeClients, make_fedsgt, tensors_of
 
 from fedforget.config import SimulationConfig
-from fedforget.errors import ModelError, RunError
+from fedforget.errors import ModelError, RunError, StorageError
 from fedforget.modules import PrefixModule
 from fedforget.sequences.ledger import Ledger
 from fedforget.sequential_config import (
@@ -198,6 +199,21 @@ def test_resumed_training_asks_for_nothing_twice(sequential: SequentialRunConfig
     assert hashes(tmp_path / "run") == hashes(tmp_path / "whole")
     assert sorted(first.trained + second.trained) == sorted(whole.trained)
     assert len(make_fedsgt(sequential, tmp_path / "run").run.record["trainings"]) == 1
+
+
+def test_a_full_disk_ends_the_training_in_a_sentence(
+    sequential: SequentialRunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: PrefixModule, path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PrefixModule, "save", full)
+        with pytest.raises(StorageError, match=r"cannot be stored \(No space left on device\)"):
+            make_fedsgt(sequential, tmp_path / "run").start(FakeClients(NAMES).mock)
+    make_fedsgt(sequential, tmp_path / "run").start(FakeClients(NAMES).mock)
+    make_fedsgt(sequential, tmp_path / "whole").start(FakeClients(NAMES).mock)
+    assert hashes(tmp_path / "run") == hashes(tmp_path / "whole")
 
 
 def test_a_damaged_result_on_disk_is_asked_for_again(sequential: SequentialRunConfig, tmp_path: Path) -> None:

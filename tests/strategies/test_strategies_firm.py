@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import gc
 import json
 import math
+import weakref
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,9 +18,11 @@ from strategies_fakes import PRINT, SHAPES, FakeGrid, answer, failure, make_firm
 
 from fedforget import protocol
 from fedforget.codecs import pack
-from fedforget.config import RunConfig, expand_clients
-from fedforget.errors import ConfigError, RunError
+from fedforget.config import ClientSpec, RunConfig, expand_clients
+from fedforget.errors import ConfigError, RunError, StorageError
 from fedforget.merging import merge
+from fedforget.reporting.html import warnings
+from fedforget.reporting.tables import certificate_table
 from fedforget.summaries import ClientSummary, LoraFactors
 from fedforget.updates import load_update
 from strategies.firm import Firm
@@ -271,6 +277,116 @@ def test_a_run_is_carried_on_with(config: RunConfig, tmp_path: Path) -> None:
     whole.start(FakeGrid().mock)
     name = "update.safetensors"
     assert (second.run.merged / name).read_bytes() == (whole.run.merged / name).read_bytes()
+
+
+def test_a_quorum_goes_on_without_a_client_and_says_so(config: RunConfig, tmp_path: Path) -> None:
+    def train(message: Message) -> list[Message]:
+        spec = spec_in(message)
+        return [failure(message, 2, "boom") if spec.id == "forget-a-0" else answer(message, summary_of(spec))]
+
+    config.quorum.forget = "1"
+    config.merge.epsilon_fraction = 0.1
+    firm = make_firm(config, tmp_path / "run")
+    firm.start(FakeGrid(train=train).mock)
+    specs = [spec for spec in expand_clients(config.clients) if spec.id != "forget-a-0"]
+    record = firm.run.record
+    assert record["left_out"] == {"forget-a-0": "boom (Flower error code 2)"}
+    assert sorted(record["clients"]) == [spec.id for spec in specs]
+    report = json.loads((firm.run.merged / "merge.json").read_text())
+    expected = merge([summary_of(spec) for spec in specs], "firm", **report["parameters"])
+    assert report["retain_clients"] == ["retain-c-0"]
+    for name, tensor in load_update(firm.run.merged).items():
+        assert torch.equal(tensor, expected.deltas[name])
+    assert "forget-a-0 was left out, as the quorum allows: boom" in " ".join(warnings(record, {}, {}))
+    assert "covers the retain clients retain-c-0" in " ".join(certificate_table(report).notes)
+
+
+def test_a_quorum_that_is_not_reached_fails_the_run(config: RunConfig, tmp_path: Path) -> None:
+    def train(message: Message) -> list[Message]:
+        spec = spec_in(message)
+        return [failure(message, 2, "boom") if spec.domain in "ac" else answer(message, summary_of(spec))]
+
+    config.quorum.forget = "1"
+    firm = make_firm(config, tmp_path / "run")
+    with pytest.raises(
+        RunError, match=r"(?s)forget domain 'a' has 0 of 2.*; retain has 0 of 1.*retain-c-0: boom"
+    ):
+        firm.start(FakeGrid(train=train).mock)
+    assert not firm.run.merged.exists()
+
+
+def test_a_client_that_delivered_need_not_come_again(config: RunConfig, tmp_path: Path) -> None:
+    def declares(spec: ClientSpec) -> dict[str, str]:
+        return {protocol.CLIENTS: json.dumps([protocol.spec_to_json(spec)]), "client-id": spec.id}
+
+    specs = expand_clients(config.clients)
+    nodes = {10 + i: declares(spec) for i, spec in enumerate(specs)}
+
+    def train(message: Message) -> list[Message]:
+        spec = specs[message.metadata.dst_node_id - 10]
+        assert message.content[protocol.CONFIG][protocol.DECLARED] == spec.id
+        return [failure(message, 2, "boom") if spec.id == failing else answer(message, summary_of(spec))]
+
+    config.simulation.nodes, failing = 4, "retain-c-0"
+    with pytest.raises(RunError, match="boom"):
+        make_firm(config, tmp_path / "run").start(DeclaredGrid(nodes, train).mock)
+    failing = ""
+    grid = DeclaredGrid({13: nodes[13]}, train)
+    second = make_firm(config, tmp_path / "run")
+    second.start(grid.mock)
+    assert sorted(second.run.record["clients"]) == CLIENTS
+    assert [m.metadata.dst_node_id for m in grid.pushed if m.metadata.message_type == protocol.UNLEARN] == [
+        13
+    ]
+
+
+class DeclaredGrid(FakeGrid):
+    """A grid whose nodes declare their clients, so that messages name none."""
+
+    def _pull(self, names: Sequence[str]) -> list[Message]:
+        replies = []
+        for name in list(names):
+            if (message := self._pending.pop(name, None)) is not None:
+                kind = message.metadata.message_type
+                replies += [self._describe(message)] if kind == protocol.DESCRIBE else self.train(message)
+        return replies
+
+
+def test_a_full_disk_ends_the_run_in_a_sentence(firm: Firm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No client is blamed, no further reply is taken, and what was stored stays for the next attempt."""
+    save, stored = ClientSummary.save, []
+
+    def full(self: ClientSummary, directory: Path) -> None:
+        if len(stored) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        stored.append(self.client_id)
+        save(self, directory)
+
+    monkeypatch.setattr(ClientSummary, "save", full)
+    firm.config.quorum.forget = "1"
+    with pytest.raises(StorageError, match=r"cannot be stored \(No space left on device\); free some disk"):
+        firm.start(FakeGrid().mock)
+    assert sorted(path.name for path in firm.run.summaries.iterdir()) == sorted(stored)
+    monkeypatch.undo()
+    grid = FakeGrid()
+    make_firm(firm.config, firm.run.path).start(grid.mock)
+    assert sorted(grid.trained) == [name for name in CLIENTS if name not in stored]
+
+
+def test_one_reply_is_in_memory_at_a_time(firm: Firm) -> None:
+    alive: list[weakref.ref[Message]] = []
+    most = 0
+
+    def train(message: Message) -> list[Message]:
+        nonlocal most
+        gc.collect()
+        most = max(most, 1 + sum(one() is not None for one in alive))
+        reply = answer(message, summary_of(spec_in(message)))
+        alive.append(weakref.ref(reply))
+        return [reply]
+
+    firm.start(FakeGrid(train=train).mock)
+    assert (len(alive), most) == (4, 1)
 
 
 def test_evaluation_by_clients_is_a_mean_per_role(config: RunConfig, tmp_path: Path) -> None:

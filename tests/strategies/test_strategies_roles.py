@@ -9,25 +9,33 @@ import pytest
 from strategies_fakes import PRINT, FakeGrid
 
 from fedforget import protocol
+from fedforget.codecs import instructions
 from fedforget.config import ClientSpec, RunConfig
-from fedforget.errors import RunError
-from strategies.roles import Assignment, assign, check_roles, discover, wait_for_nodes
+from fedforget.errors import ConfigError, RunError
+from fedforget.presets import load
+from fedforget.quorum import needed
+from strategies.nodes import wait_for_nodes
+from strategies.roles import Assignment, assign, check_codecs, check_roles, discover
 
 
-def client(name: str, role: str, domain: str) -> str:
-    return protocol.spec_to_json(ClientSpec(name, role, domain, 0, 1, path="/data/own.jsonl"))
+def client(name: str, role: str, domain: str) -> dict[str, Any]:
+    spec = protocol.spec_to_json(ClientSpec(name, role, domain, 0, 1, path="/data/own.jsonl"))
+    return {protocol.CLIENTS: json.dumps([spec]), "client-id": name}
 
 
 DEPLOYED: dict[int, dict[str, Any]] = {
-    5: {protocol.CLIENT: client("hospital", "forget", "a")},
-    6: {protocol.CLIENT: client("clinic", "forget", "a")},
-    7: {protocol.CLIENT: client("lab", "forget", "b")},
-    8: {protocol.CLIENT: client("library", "retain", "c")},
+    5: client("hospital", "forget", "a"),
+    6: client("clinic", "forget", "a"),
+    7: client("lab", "forget", "b"),
+    8: client("library", "retain", "c"),
 }
 
 
 def found(nodes: dict[int, dict[str, Any]], config: RunConfig) -> list[Assignment]:
-    return discover(FakeGrid(nodes).mock, config, PRINT, timeout=0.3, poll=0.0)
+    assignments, silent = discover(FakeGrid(nodes).mock, config, PRINT, timeout=0.3, poll=0.0)
+    check_codecs(assignments, instructions(config, [a.spec for a in assignments]))
+    assert silent == {}
+    return assignments
 
 
 def test_deployed_nodes_keep_the_clients_they_declare(config: RunConfig) -> None:
@@ -43,24 +51,32 @@ def test_deployed_nodes_keep_the_clients_they_declare(config: RunConfig) -> None
     ("changes", "says"),
     [
         (
-            {6: {protocol.CLIENT: client("hospital", "forget", "a")}},
+            {6: client("hospital", "forget", "a")},
             r"'hospital' is declared by the nodes \[5, 6\]",
         ),
         ({6: {}}, "node 6 declares no client while others do"),
         (
-            {8: {protocol.CLIENT: client("x", "retain", "d")}},
+            {8: client("x", "retain", "d")},
             "client 'x' declares role 'retain' and domain 'd'",
         ),
-        ({8: {protocol.CLIENT: client("x", "forget", "b")}}, "retain domain 'c' has 0 of its 1 clients"),
-        ({6: {protocol.CLIENT: client("x", "forget", "b")}}, "forget domain 'a' has 1 of its 2 clients"),
-        ({6: {protocol.CLIENT: client("../x", "forget", "a")}}, r"client id '\.\./x' is not 1 to 128"),
+        ({8: client("x", "forget", "b")}, "retain domain 'c' has 0 of its 1 clients"),
+        ({6: client("x", "forget", "b")}, "forget domain 'a' has 1 of its 2 clients"),
+        ({6: client("../x", "forget", "a")}, r"client id '\.\./x' is not 1 to 128"),
         ({6: {"error": "no such file"}}, "node 6.*no such file"),
         ({5: DEPLOYED[5] | {protocol.FINGERPRINT: "other"}}, "client 'hospital' has the backbone other"),
         ({5: DEPLOYED[5] | {"versions": json.dumps({"fedforget": "9.9"})}}, "'hospital' runs fedforget 9.9"),
         ({5: DEPLOYED[5] | {"versions": "["}}, "description cannot be read"),
-        ({5: {protocol.CLIENT: '{"id": 3}'}}, "client that cannot be read"),
+        ({5: {protocol.CLIENTS: json.dumps(['{"id": 3}'])}}, "client that cannot be read"),
+        ({5: {protocol.CLIENTS: "3"}}, "description cannot be read"),
+        ({5: DEPLOYED[5] | {"codecs": "raw"}}, r"'hospital' cannot send its Fisher as 'planes', only as raw"),
         (
-            {5: {protocol.CLIENT: client("x", "forget", "a").replace("0", '"0"', 1)}},
+            {
+                5: {
+                    protocol.CLIENTS: json.dumps(
+                        [json.loads(client("x", "forget", "a")[protocol.CLIENTS])[0].replace("0", '"0"', 1)]
+                    )
+                }
+            },
             "'shard' has the wrong type",
         ),
     ],
@@ -110,3 +126,64 @@ def test_a_budget_needs_a_retain_client(config: RunConfig, budget: dict[str, flo
 def test_something_must_be_forgotten(config: RunConfig) -> None:
     with pytest.raises(RunError, match="nothing to unlearn"):
         check_roles([Assignment(ClientSpec("r", "retain", "c", 0, 1), 1)], config)
+
+
+def test_a_client_id_belongs_to_a_node(config: RunConfig) -> None:
+    config.deployment.nodes = {"hospital": 5, "clinic": 6, "lab": 7, "library": 8}
+    assert len(found(DEPLOYED, config)) == 4
+    # Another registered node that claims to be the hospital, while the hospital's is there or is not.
+    with pytest.raises(RunError, match=r"'hospital' is declared by node 9, and deployment.nodes has node 5"):
+        found(DEPLOYED | {9: client("hospital", "forget", "a")}, config)
+    with pytest.raises(RunError, match="another key claims to be this client"):
+        found({7: DEPLOYED[7], 8: DEPLOYED[8], 9: client("hospital", "forget", "a")}, config)
+    with pytest.raises(RunError, match=r"node 9 declares the client 'clinik', which .*mean 'clinic'"):
+        found(DEPLOYED | {9: client("clinik", "forget", "a")}, config)
+
+
+def test_a_node_with_data_of_two_roles_is_two_clients(config: RunConfig) -> None:
+    parts = [
+        ClientSpec("hospital-forget-a", "forget", "a", 0, 1),
+        ClientSpec("hospital-retain-c", "retain", "c", 0, 1),
+    ]
+    both = {protocol.CLIENTS: json.dumps([protocol.spec_to_json(s) for s in parts]), "client-id": "hospital"}
+    nodes = {5: both, 6: DEPLOYED[6], 7: DEPLOYED[7]}
+    config.deployment.nodes = {"hospital": 5, "clinic": 6, "lab": 7}
+    assert [(a.spec.id, a.node_id) for a in found(nodes, config)] == [
+        ("clinic", 6),
+        ("hospital-forget-a", 5),
+        ("hospital-retain-c", 5),
+        ("lab", 7),
+    ]
+
+
+def test_a_quorum_lets_clients_be_absent(config: RunConfig) -> None:
+    config.quorum.forget = "50%"
+    with pytest.raises(
+        RunError, match=r"forget domain 'b' has 0 of 1 clients, and quorum\.forget asks for 1"
+    ):
+        found({5: DEPLOYED[5], 8: DEPLOYED[8]}, config)
+    with pytest.raises(RunError, match=r"retain has 0 of 1 clients, and quorum\.retain asks for 1; start"):
+        found({5: DEPLOYED[5], 7: DEPLOYED[7]}, config)
+    nodes = DEPLOYED | {6: {"error": "no such file"}}
+    assignments, silent = discover(FakeGrid(nodes).mock, config, PRINT, timeout=0.3, poll=0.0)
+    assert len(assignments) == 3
+    assert "no such file" in silent["node 6"]
+    assert silent["forget a"] == "1 of 2 clients are not connected"
+
+
+@pytest.mark.parametrize(
+    ("text", "clients", "count"),
+    [("all", 3, 3), ("2", 3, 2), ("60%", 5, 3), ("34%", 3, 2), ("1%", 3, 1), ("100 %", 7, 7)],
+)
+def test_how_many_a_quorum_asks_for(text: str, clients: int, count: int) -> None:
+    assert needed(text, clients) == count
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [("forget=some", "'some' is not all, a number"), ("forget=0%", "'0%' is not all"),
+     ("retain=0", "'0' is not all"), ("forget=2", "asks for 2 clients, and forget domain 'stars'")],
+)  # fmt: skip
+def test_a_quorum_that_cannot_be(key: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        load("firm-ci", f"quorum.{key}")
