@@ -25,6 +25,7 @@ from fedforget.runs import RunDirectory, default_path
 from fedforget.updates import load_update
 from simulations.paths import absolute, with_absolute_paths
 from simulations.processes import MARK
+from simulations.run_log import logged
 from simulations.sequential import VERIFY, train_sequential, verify_sequential
 from strategies.firm import Firm
 
@@ -117,6 +118,11 @@ def carry_on(grid: Grid, out: str, *, poll: float = 0.2) -> RunDirectory:
 
 
 def _run(grid: Grid, config: AnyConfig, run: RunDirectory, poll: float) -> None:
+    with logged(run):
+        _begin(grid, config, run, poll)
+
+
+def _begin(grid: Grid, config: AnyConfig, run: RunDirectory, poll: float) -> None:
     log(INFO, "Run directory: %s", run.path)
     try:
         if isinstance(config, RunConfig):

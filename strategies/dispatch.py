@@ -88,11 +88,25 @@ def dispatch(
             del reply
             done += 1
             if problem is None:
-                log(INFO, "\t%s: received (%d of %d)", task.key, done, done + len(pending))
+                log(
+                    INFO,
+                    "\t%s: received (%d of %d)",
+                    task.key,
+                    done,
+                    done + len(pending),
+                    extra={"client": task.key},
+                )
             else:
                 failed[task.key] = problem
                 # Why is said once, by the error that ends the run.
-                log(WARNING, "\t%s: failed (%d of %d)", task.key, done, done + len(pending))
+                log(
+                    WARNING,
+                    "\t%s: failed (%d of %d)",
+                    task.key,
+                    done,
+                    done + len(pending),
+                    extra={"client": task.key},
+                )
         if pending and not progress:
             time.sleep(min(poll, max(0.0, deadline - time.monotonic())))
     for task in pending.values():

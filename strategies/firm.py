@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
-from fedforget import protocol, quorum
+from fedforget import protocol
 from fedforget.codecs import instructions
 from fedforget.config import ClientSpec, RunConfig
 from fedforget.errors import RunError
@@ -20,11 +20,9 @@ from fedforget.runs import RunDirectory
 from fedforget.updates import UPDATE, merge_to, needs_fisher, uncertified
 from strategies.dispatch import Task, dispatch, raise_failures, storing, take
 from strategies.records import mean_losses, sent, timed, update_record
-from strategies.roles import Assignment, check_codecs, discover
+from strategies.roles import Assignment, check_codecs, discover, without_failed
 from strategies.spool import Spool
 from strategies.two_phase import second_phase
-
-_INCOMPLETE = "the round cannot be completed"
 
 
 class Firm(Strategy):
@@ -292,27 +290,8 @@ class Firm(Strategy):
                 self.run.record_received(spec.id)
 
     def _leave_out(self, failed: Mapping[str, str]) -> None:
-        """Go on without the clients that failed, where the quorum allows it.
-
-        Raises
-        ------
-        RunError
-            It does not; names every client that failed, and why.
-        """
-        if not failed:
-            return
-        replied = [a for a in self.assignments if a.spec.id not in failed]
-        what = _INCOMPLETE
-        if quorum.is_partial(self.config.quorum):
-            short = quorum.shortfalls(self.config.quorum, self.config.clients, [a.spec for a in replied])
-            if not short:
-                self.left_out.update(failed)
-                self.assignments = replied
-                for name, reason in sorted(failed.items()):
-                    log(WARNING, "\t%s is left out: %s", name, reason)
-                return
-            what = f"{_INCOMPLETE}: {'; '.join(short)}"
-        raise_failures(dict(failed), what)
+        self.assignments = without_failed(self.config, self.assignments, failed)
+        self.left_out.update(failed)
 
     def _merge(self) -> tuple[ArrayRecord | None, MetricRecord]:
         names = sorted(a.spec.id for a in self.assignments)

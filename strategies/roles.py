@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from logging import INFO
+from logging import INFO, WARNING
 
 from flwr.serverapp import Grid
 from flwr.supercore import log
@@ -206,3 +206,35 @@ def discover(
     for a in assignments:
         log(INFO, "\t%s (%s, domain %s) on node %d", a.spec.id, a.spec.role, a.spec.domain, a.node_id)
     return assignments, silent
+
+
+def without_failed(
+    config: RunConfig, assignments: Iterable[Assignment], failed: Mapping[str, str]
+) -> list[Assignment]:
+    """Return the clients that a round goes on with, where the quorum allows that.
+
+    Parameters
+    ----------
+    config : RunConfig
+    assignments : iterable of Assignment
+    failed : mapping of str to str
+        Why a client failed, by client id.
+
+    Raises
+    ------
+    RunError
+        It does not; names every client that failed, and why.
+    """
+    left = [a for a in assignments if a.spec.id not in failed]
+    if not failed:
+        return left
+    what = "the round cannot be completed"
+    if quorum.is_partial(config.quorum):
+        short = quorum.shortfalls(config.quorum, config.clients, [a.spec for a in left])
+        if not short:
+            for name, reason in sorted(failed.items()):
+                log(WARNING, "\t%s is left out: %s", name, reason, extra={"client": name})
+            return left
+        what = f"{what}: {'; '.join(short)}"
+    raise_failures(dict(failed), what)
+    return left

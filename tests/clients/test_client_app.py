@@ -83,6 +83,40 @@ def test_describe(config: RunConfig) -> None:
     assert deployed.sizes["hospital"] > 8
 
 
+def test_a_node_with_two_roles_sends_a_summary_for_each(config: RunConfig) -> None:
+    node = context(
+        **{"client-id": "hospital", "role": "forget,retain", "domain": "stars, birds", "max-examples": 4}
+    )
+    described = Description.from_properties(send(protocol.DESCRIBE, config, node).content[protocol.INFO])
+    assert described.sizes == {"hospital-forget-stars": 4, "hospital-retain-birds": 4}
+    for spec in described.clients:
+        record = ConfigRecord({protocol.RUN_CONFIG: to_yaml(config), protocol.DECLARED: spec.id})
+        message = Message(RecordDict({protocol.CONFIG: record}), 7, protocol.UNLEARN)
+        message.metadata.__dict__["_message_id"] = "m1"
+        reply = app(message, node)
+        buckets = [np.frombuffer(array.data, np.uint8) for array in reply.content[protocol.ARRAYS].values()]
+        summary = unpack(buckets, str(reply.content[protocol.INFO][protocol.MANIFEST]))
+        assert (summary.client_id, summary.role, summary.domain) == (spec.id, spec.role, spec.domain)
+    record[protocol.DECLARED] = "hospital"
+    message = Message(RecordDict({protocol.CONFIG: record}), 7, protocol.UNLEARN)
+    with pytest.raises(RunError, match=r"declares 'hospital-forget-stars', .* for client 'hospital'; was"):
+        app(message, node)
+
+
+def test_files_of_several_roles() -> None:
+    both = {"client-id": "h", "role": "forget,retain", "domain": "a,b"}
+    assert [spec.path for spec in declared(context(**both, data="/x.jsonl"))] == ["/x.jsonl"] * 2
+    assert [spec.path for spec in declared(context(**both, data="/x.jsonl,/y.jsonl"))] == [
+        "/x.jsonl",
+        "/y.jsonl",
+    ]
+    assert [s.retain_domain for s in declared(context(**both, **{"retain-domain": "c"}))] == ["c", ""]
+    with pytest.raises(RunError, match="'h': its node configuration lists 2 roles, 2 domains and 3 data"):
+        declared(context(**both, data="/x,/y,/z"))
+    with pytest.raises(RunError, match="lists 2 roles, 1 domains"):
+        declared(context(**{**both, "domain": "a"}))
+
+
 @pytest.mark.parametrize(
     ("node", "says"),
     [

@@ -1,4 +1,4 @@
-"""The files of docker/: compose files against their schema, scripts for their syntax, the presets they name."""
+"""The files of docker/: compose files against their schema, the scripts' syntax, the presets they name."""
 
 from __future__ import annotations
 

@@ -37,11 +37,15 @@ def test_the_run_directory_is_complete(done: RunDirectory) -> None:
     assert len(record["backbone"]["fingerprint"]) == 64
     assert sorted(record["summaries"]) == CLIENTS
     assert sorted(p.name for p in done.path.iterdir() if not p.name.startswith(".")) == [
-        "merged", "metrics.json", "report.html", "run.json", "summaries",
+        "log.jsonl", "merged", "metrics.json", "report.html", "run.json", "summaries",
     ]  # fmt: skip
     assert set(done.metrics) == {"before", "after"}
     assert done.metrics["after"]["domains"].keys() == {"herbs", "stars", "birds"}
     assert "<html" in (done.path / "report.html").read_text()
+    lines = [json.loads(line) for line in (done.path / "log.jsonl").read_text().splitlines()]
+    assert {line["run"] for line in lines} == {"run"}
+    received = [line for line in lines if "received" in line["text"] and line.get("client") in CLIENTS]
+    assert sorted(line["client"] for line in received) == CLIENTS
 
 
 def test_the_update_is_the_merge_of_the_spool(done: RunDirectory) -> None:
