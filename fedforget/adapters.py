@@ -21,6 +21,24 @@ _ADAPTER = "default"
 _PEFT_PREFIX = "base_model.model."
 
 
+@torch.no_grad()
+def weight_norms(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, float]:
+    """Return the Frobenius norms of weights; those that are kept in another shape (NF4) are left out.
+
+    Parameters
+    ----------
+    model : nn.Module
+    shapes : mapping of str to tuple of int
+        As :func:`adapted_weights` returns it.
+    """
+    own = dict(model.named_parameters())
+    return {
+        name: float(torch.linalg.vector_norm(own[name].float()))
+        for name, shape in shapes.items()
+        if name in own and tuple(own[name].shape) == tuple(shape)
+    }
+
+
 def adapted_weights(model: nn.Module, lora: LoraConfig) -> dict[str, tuple[int, ...]]:
     """Return the shape of every weight that the adapter changes.
 

@@ -216,6 +216,7 @@ def _communication(config: CommunicationConfig) -> list[str]:
         problems.append(f"communication.alpha: {config.alpha} is outside [0, 1]")
     if not 0.0 < config.local_share <= 1.0:
         problems.append(f"communication.local_share: {config.local_share} is outside (0, 1]")
+    problems += at_least("communication.norm_limit", config.norm_limit, 0)
     return problems
 
 

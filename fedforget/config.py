@@ -157,6 +157,9 @@ class CommunicationConfig:
     # Share of the largest entries that sweeps may need later; 0: what merge and comparison need.
     alpha: float = 0.0
     local_share: float = 0.15  # of its entries that a pooled client sends first, or alone
+    # A task vector with more than this many times the norm of the weight that it changes is refused: training
+    # does not do that. 0: no limit. Weights in NF4 are not compared.
+    norm_limit: float = 100.0
 
 
 @dataclass

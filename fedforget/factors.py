@@ -57,5 +57,11 @@ class LoraFactors:
         """
         return self.rows(0, self.B.shape[0]).to(self.dtype)
 
+    def norm(self) -> float:
+        """Return the Frobenius norm of the product, from two matrices of the rank's size."""
+        A, B = self.A.double(), self.B.double()
+        squared = float(((B.T @ B) * (A @ A.T)).sum())
+        return abs(self.scale) * max(squared, 0.0) ** 0.5
+
 
 Delta = Tensor | LoraFactors

@@ -177,7 +177,7 @@ def open_run(config: AnyConfig, preset: str, overrides: str, out: str) -> RunDir
 
 def _unlearn(grid: Grid, config: RunConfig, run: RunDirectory, poll: float) -> None:
     # Torch and transformers take seconds to import; a wrong configuration is told before that.
-    from fedforget.adapters import adapted_weights
+    from fedforget.adapters import adapted_weights, weight_norms
     from fedforget.data import load_data
     from fedforget.evaluation import Suite
     from fedforget.expert import starting_model
@@ -189,7 +189,8 @@ def _unlearn(grid: Grid, config: RunConfig, run: RunDirectory, poll: float) -> N
     run.update(backbone={"path": start.path, "fingerprint": backbone.fingerprint})
     shapes = adapted_weights(backbone.model, config.lora)
     suite = Suite(backbone, data, config)
-    strategy = Firm(config, run, shapes, backbone.fingerprint, poll=poll, keep_arrays=False)
+    norms = weight_norms(backbone.model, shapes)
+    strategy = Firm(config, run, shapes, backbone.fingerprint, norms=norms, poll=poll, keep_arrays=False)
     strategy.start(grid, ArrayRecord(), evaluate_fn=lambda step, _: _evaluate(suite, run, step))
 
 

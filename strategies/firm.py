@@ -46,6 +46,8 @@ class Firm(Strategy):
         The backbone's adapted weights.
     fingerprint : str
         The backbone's; clients with another one are refused.
+    norms : mapping of str to float, optional
+        Norms of the backbone's adapted weights, which task vectors are compared with.
     poll : float
         Seconds between two rounds of asking for replies.
     keep_arrays : bool
@@ -68,6 +70,7 @@ class Firm(Strategy):
         shapes: Mapping[str, tuple[int, ...]],
         fingerprint: str,
         *,
+        norms: Mapping[str, float] | None = None,
         poll: float = 0.2,
         keep_arrays: bool = True,
         evaluate_clients: bool = False,
@@ -83,7 +86,11 @@ class Firm(Strategy):
         self.left_out: dict[str, str] = {}
         self._text = to_yaml(config)
         self._asked: list[Task] = []
-        self.spool = Spool(run.summaries, self.shapes, fingerprint, needs_fisher(config.merge.method))
+        limit = config.communication.norm_limit
+        largest = {name: limit * norm for name, norm in (norms or {}).items() if limit}
+        self.spool = Spool(
+            run.summaries, self.shapes, fingerprint, needs_fisher(config.merge.method), largest
+        )
 
     def summary(self) -> None:
         """Log the strategy as a tree."""

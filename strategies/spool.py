@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.supercore import log
+from torch.linalg import vector_norm
 
 from fedforget import protocol
 from fedforget.codecs import RAW, Bucket, Instruction, traffic, unpack
@@ -19,7 +20,7 @@ from fedforget.config import ClientSpec
 from fedforget.errors import SummaryError
 from fedforget.files import write_json
 from fedforget.sparse_fisher import WHOLE, Coverage
-from fedforget.summaries import ClientSummary
+from fedforget.summaries import ClientSummary, LoraFactors
 
 
 class Spool:
@@ -34,6 +35,8 @@ class Spool:
         Of the server's backbone.
     needs_fisher : bool
         Refuse a summary without a Fisher diagonal.
+    largest : mapping of str to float, optional
+        The norm that a weight's task vector may have; weights that are not named are not compared.
 
     Attributes
     ----------
@@ -46,7 +49,12 @@ class Spool:
     """
 
     def __init__(
-        self, folder: Path, shapes: Mapping[str, tuple[int, ...]], fingerprint: str, needs_fisher: bool
+        self,
+        folder: Path,
+        shapes: Mapping[str, tuple[int, ...]],
+        fingerprint: str,
+        needs_fisher: bool,
+        largest: Mapping[str, float] | None = None,
     ) -> None:
         self.folder = folder
         self.first = folder.with_name("first")
@@ -55,6 +63,7 @@ class Spool:
         self._shapes = shapes
         self._fingerprint = fingerprint
         self._needs_fisher = needs_fisher
+        self._largest = dict(largest or {})
 
     def receive(self, spec: ClientSpec, reply: Message) -> None:
         """Check one client's reply and write its summary.
@@ -174,6 +183,14 @@ class Spool:
                 raise SummaryError(f"{who}: its summary says {key} {given!r}, expected {expected!r}")
         summary.check_against(self._shapes)
         summary.validate()
+        for name, largest in self._largest.items():
+            delta = summary.deltas[name]
+            size = delta.norm() if isinstance(delta, LoraFactors) else float(vector_norm(delta.float()))
+            if size > largest:
+                raise SummaryError(
+                    f"{who}: tensor {name!r} of its task vector has norm {size:.3g}, at most {largest:.3g} "
+                    "is taken; lower its learning rate, or raise communication.norm_limit"
+                )
         if summary.coverage not in coverages:
             raise SummaryError(
                 f"{who}: its Fisher came as {summary.coverage.kind!r}, which it was not asked for; "

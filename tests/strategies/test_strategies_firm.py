@@ -174,6 +174,26 @@ def test_a_bad_summary_is_refused_by_name(firm: Firm, change, says: str) -> None
     ]
 
 
+def test_a_task_vector_larger_than_its_weight_by_far_is_refused(config: RunConfig, tmp_path: Path) -> None:
+    def train(message: Message) -> list[Message]:
+        summary = summary_of(spec_in(message))
+        if summary.client_id == "forget-a-1":
+            factors = summary.deltas["w.weight"]
+            assert isinstance(factors, LoraFactors)
+            big = LoraFactors(factors.A * 1e4, factors.B, factors.scale)
+            assert big.norm() == pytest.approx(float(torch.linalg.norm(big.dense().double())))
+            summary = with_tensor("deltas", big)(summary)
+        return [answer(message, summary)]
+
+    norms = {"w.weight": 2.0}
+    firm = make_firm(config, tmp_path / "run", norms=norms)
+    says = r"'forget-a-1' failed: .*'w\.weight' of its task vector has norm .*, at most 200 is taken"
+    with pytest.raises(RunError, match=says):
+        firm.start(FakeGrid(train=train).mock)
+    config.communication.norm_limit = 0.0
+    make_firm(config, tmp_path / "free", norms=norms).start(FakeGrid(train=train).mock)
+
+
 def _truncated(message: Message) -> Message:
     (bucket,), manifest = dishonest(summary_of(spec_in(message)))
     return wire(message, [bucket[:-16]], manifest)
