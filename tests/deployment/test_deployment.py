@@ -21,8 +21,7 @@ from fedforget.runs import RunDirectory
 from fedforget.sequences.ledger import Ledger
 from simulations.federate import Superlink, federate
 from simulations.inline import InlineGrid, task_identity
-from simulations.sequential_upkeep import prepare_repair
-from simulations.server_app import carry_on, run_unlearning
+from simulations.server_app import run_unlearning
 
 pytestmark = pytest.mark.integration
 
@@ -97,7 +96,7 @@ def test_the_reason_is_said_once_and_without_a_stack(link: Superlink, preset: Wr
     assert not any("holds a finished run" in line or "Traceback" in line for line in said)
 
 
-def test_fedsgt_with_a_deletion_and_a_repair(
+def test_fedsgt_with_a_deletion(
     federation: Federation, link: Superlink, preset: Write, node_configs: Nodes, folder: Path
 ) -> None:
     name, grid = preset("fedsgt", SEQUENTIAL), inline(node_configs)
@@ -109,14 +108,9 @@ def test_fedsgt_with_a_deletion_and_a_repair(
     assert run.own_data == ["hospital-a", "hospital-b", "library"]
     with Ledger(run.ledger, read_only=True) as ledger:
         client, number, _ = ledger.groups()[ledger.sequences()[0][-1]][0]
-    for one in (run, here):
-        forget(one, [deletion(client, number, None)])
-        assert len(modules(one)) == 1
-    assert "2 modules active" in federation.fedforget("repair", str(run.path), "--superlink", "production")
-    prepare_repair(here)
-    with task_identity():
-        carry_on(grid, str(here.path), poll=0.0)
-    assert len(modules(run)) == 2
+    federation.fedforget("forget", str(run.path), "--client", client, "--slice", str(number))
+    forget(here, [deletion(client, number, None)])
+    assert len(modules(run)) == 1
     assert modules(run) == modules(here)
 
 

@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from fedforget.errors import ConfigError, RunError
+from fedforget.runs import RunDirectory
 from simulations import federate as module
 from simulations.federate import Superlink, federate
 from simulations.flower_cli import Ended, FlowerCli
+from simulations.sequential_upkeep import carry_on
+from simulations.verify_command import verify
 
 
 @pytest.fixture
@@ -119,3 +122,16 @@ def test_a_stopped_run_is_no_success(flower: type[FakeFlower], monkeypatch: pyte
     monkeypatch.setattr(flower, "ended", Ended("7", "finished:stopped", ""))
     with pytest.raises(RunError, match="run 7 was stopped: Flower gives no reason"):
         federate(Superlink("production"), "firm-ci", say=lambda line: None)
+
+
+def test_repairs_and_verifications_go_to_the_clients_that_have_the_data(
+    flower: type[FakeFlower], trained: RunDirectory
+) -> None:
+    trained.update(own_data=["client-00"])
+    link = Superlink("production")
+    for action in ("carry on", "verify"):
+        assert carry_on(trained, link, action, say=lambda line: None).path == trained.path
+        assert flower.sent["settings"]["action"] == action
+        assert flower.sent["settings"]["out"] == str(trained.path)
+    with pytest.raises(ConfigError, match="names the clients of --through-clients; give that too"):
+        verify(trained.path, superlink="production")
