@@ -33,7 +33,7 @@ def flower_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (
             Superlink("prodction"),
-            "no connection of that name .did you mean 'production'.; it has local",
+            "no connection of that name .did you mean 'production'",
         ),
         (Superlink("local"), "Flower's own simulation; use fedforget simulate"),
         (Superlink("production", insecure=True), "says how it is secured; leave"),
