@@ -140,7 +140,9 @@ def score_model(
         "batch_size": batch_size or config.evaluation.batch_size,
         "device": backbone.device.type,
     }
-    folder = scored.folder / name / f"{scored.label.rpartition('/')[2]}-{key(backbone.fingerprint, update)}"
+    # A quick look at a few questions must not take the place of the whole benchmark's logs.
+    which = key(backbone.fingerprint, update, [measure.questions_hash for measure in measures])
+    folder = scored.folder / name / f"{scored.label.rpartition('/')[2]}-{which}"
     logs = ItemLogs(folder, backbone.fingerprint, update, settings)
     subject = Subject(backbone.model, backbone.tokenizer, settings["batch_size"], ticks)
     deltas = load_update(scored.update) if scored.update else {}

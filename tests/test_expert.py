@@ -103,6 +103,16 @@ def test_clients_start_from_the_expert_and_take_the_fisher_before_it(config: Run
     release_backbone()
 
 
+def test_an_nf4_backbone_is_adapted_in_the_weights_that_it_was_made_from(config: RunConfig) -> None:
+    plain = weights(load_backbone(config.model, 0).model.name_or_path)
+    config.model.precision, config.model.fisher_precision = "nf4", "fp32"
+    config.model.expert.training.steps = 1
+    found = weights(adapt(config))
+    moved = {name for name, weight in found.items() if not torch.equal(weight, plain[name])}
+    assert moved == {f"model.layers.{i}.mlp.up_proj.weight" for i in range(2)}
+    assert {weight.dtype for weight in found.values()} == {torch.float32}
+
+
 def test_what_the_expert_is_made_of_names_it(config: RunConfig) -> None:
     first = adapt(config)
     config.model.expert.checkpoint_every = 1  # how often it is written down changes nothing

@@ -32,7 +32,8 @@ class ItemLogs:
     update : str
         Hash of the update that is added to it; empty for none.
     settings : mapping
-        What else a row depends on.
+        What rows depend on in their last digits alone, such as the batch size; told, and not compared:
+        an evaluation that did not fit goes on with smaller batches.
     """
 
     folder: Path
@@ -47,7 +48,8 @@ class ItemLogs:
         if known is not None:
             return known, False
         found = rows_of(measure, subject)
-        lines = [json.dumps(plain(one), allow_nan=False) for one in (header, *found)]
+        first = {**header, "settings": dict(self.settings)}
+        lines = [json.dumps(plain(one), allow_nan=False) for one in (first, *found)]
         with atomic_path(path) as temporary:
             temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
         return found, True
@@ -60,7 +62,6 @@ class ItemLogs:
             "update": self.update,
             "questions": measure.questions_hash,
             "count": len(measure.asked),
-            "settings": plain(dict(self.settings)),
         }
 
 

@@ -64,7 +64,8 @@ def harness_scores(
         # From memory instead of through load_dataset, which asks the hub even about local files.
         config |= {"custom_dataset": lambda **_: {"test": Dataset.from_list(rows)}, "dataset_kwargs": None}
         was_training = model.training
-        harness = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch_size)
+        # In a half precision's own softmax, choices of different likelihood come out equal.
+        harness = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch_size, softmax_dtype="float32")
         found: Any = evaluate(
             harness, {name: ConfigurableTask(config=config)}, bootstrap_iters=0, log_samples=True
         )

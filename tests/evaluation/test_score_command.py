@@ -113,7 +113,10 @@ def test_tofu_with_a_reference(
     command(*asked, "--reference", str(logs_of(other)))
     assert measured == ["forget-rouge", "retain-likelihoods"]
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    # Other questions are never read from there.
+    # With other batches it goes on; other questions are never read from there.
+    measured.clear()
+    command(*asked, "--batch-size", "2")
+    assert measured == []
     error = command("score", str(run.path), "--suite", "tofu", "--reference", str(folder), status=1)
     assert "about other questions" in error
 
