@@ -80,7 +80,7 @@ def choose(
         config = replace(
             config, model=replace(config.model, path=model, revision=None, expert=ExpertConfig())
         )
-        return Scored(config, model, None, None, folder)
+        return Scored(config, model.rstrip("/").rpartition("/")[2], None, None, folder)
     if backbone or (run is None and merge is None):
         return Scored(config, "backbone", None, run, folder)
     source = merge.expanduser().resolve() if merge is not None else run.merged if run else Path()
@@ -142,7 +142,7 @@ def score_model(
     }
     # A quick look at a few questions must not take the place of the whole benchmark's logs.
     which = key(backbone.fingerprint, update, [measure.questions_hash for measure in measures])
-    folder = scored.folder / name / f"{scored.label.rpartition('/')[2]}-{which}"
+    folder = scored.folder / name / f"{scored.label}-{which}"
     logs = ItemLogs(folder, backbone.fingerprint, update, settings)
     subject = Subject(backbone.model, backbone.tokenizer, settings["batch_size"], ticks)
     deltas = load_update(scored.update) if scored.update else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,6 +48,27 @@ def test_token_scores_are_the_models_own(byte_backbone: Backbone) -> None:
         assert one.deviations == pytest.approx((square - mean**2).sqrt().numpy(), abs=1e-3)
     # The answer's tokens and the end, none of the prompt's.
     assert len(found[0].values) == len(" a cat") + 1
+
+
+def test_a_model_that_changes_its_logits_is_read_through_its_own_forward(byte_backbone: Backbone) -> None:
+    model = byte_backbone.model
+    encoded = encode(byte_backbone.tokenizer, [Example("a", "x", "A passage.")], 64)
+    forward = model.forward
+
+    def doubled(**inputs: Any) -> Any:
+        found = forward(**inputs)
+        found.logits = 2 * found.logits
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model.config, "logit_scale", 2.0, raising=False)  # as such models name it
+        patch.setattr(model, "forward", doubled)
+        (found,) = token_scores(model, encoded)
+    with torch.no_grad():
+        logs = (2 * model(encoded[0].input_ids[None]).logits[0, :-1]).log_softmax(-1)
+    assert found.values == pytest.approx(
+        logs.gather(1, encoded[0].input_ids[1:, None])[:, 0].numpy(), abs=1e-4
+    )
 
 
 def test_membership_scores_by_hand() -> None:
