@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -61,7 +62,7 @@ class LoraFactors:
         """Return the Frobenius norm of the product, from two matrices of the rank's size."""
         A, B = self.A.double(), self.B.double()
         squared = float(((B.T @ B) * (A @ A.T)).sum())
-        return abs(self.scale) * max(squared, 0.0) ** 0.5
+        return abs(self.scale) * math.sqrt(max(squared, 0.0))
 
 
 Delta = Tensor | LoraFactors
