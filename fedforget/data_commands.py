@@ -91,6 +91,8 @@ def data_check(preset: Preset, overrides: Overrides = None) -> None:
     from fedforget.data.inspection import inspect
 
     found = inspect(config)
+    if expert := config.model.expert.domain:
+        typer.echo(f"expert: learns {found.expert} examples of {expert}")
     for share in found.clients:
         counts = ", ".join(f"{count} of {domain}" for domain, count in share.examples.items())
         typer.echo(f"{share.client}: trains on {counts}")

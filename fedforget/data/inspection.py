@@ -33,10 +33,11 @@ class DomainQuestions:
 
 @dataclass(frozen=True)
 class Inspection:
-    """All clients' shares and all domains' questions."""
+    """All clients' shares, all domains' questions, and how many examples an expert learns."""
 
     clients: tuple[ClientShare, ...]
     domains: tuple[DomainQuestions, ...]
+    expert: int = 0
 
 
 def inspect(config: RunConfig) -> Inspection:
@@ -65,7 +66,12 @@ def inspect(config: RunConfig) -> Inspection:
             "among them; give the roles domains that do not share examples"
         )
     found = tuple(_questions(config, [*trained["forget"], *trained["retain"]]))
-    return Inspection(tuple(shares), found)
+    return Inspection(tuple(shares), found, _expert(config))
+
+
+def _expert(config: RunConfig) -> int:
+    domain = config.model.expert.domain
+    return len(load_data(config.data, config.seeds.data).training(domain, "forget")) if domain else 0
 
 
 def _questions(config: RunConfig, trained: list[Example]) -> Iterator[DomainQuestions]:
