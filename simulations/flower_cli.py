@@ -21,7 +21,7 @@ from fedforget.errors import RunError
 
 _PATIENCE = 60.0  # seconds that a SuperLink may be out of reach while its run is waited for
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_RAISED = "raised an exception"  # how Flower's log introduces an app's error
+_RAISED = "ServerApp raised an exception"  # how Flower's log introduces an app's error
 _PREFIX = "ServerApp failed with exception: "  # how Flower's status does
 
 

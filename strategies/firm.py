@@ -20,7 +20,7 @@ from fedforget.runs import RunDirectory
 from fedforget.updates import UPDATE, merge_to, needs_fisher, uncertified
 from strategies.dispatch import Task, dispatch, raise_failures, storing, take
 from strategies.records import mean_losses, sent, timed, update_record
-from strategies.roles import Assignment, check_codecs, discover, without_failed
+from strategies.roles import GONE, Assignment, check_codecs, discover, without_failed
 from strategies.spool import Spool
 from strategies.two_phase import second_phase
 
@@ -270,6 +270,8 @@ class Firm(Strategy):
             extra["dtypes"] = [array.dtype for array in arrays.values()]
         messages = []
         for assignment in self.assignments:
+            if assignment.node_id == GONE:  # it delivered in an earlier attempt, and is not connected
+                continue
             message = self._message(assignment, protocol.EVALUATE, extra, f"{server_round}")
             message.content[protocol.ARRAYS] = arrays
             messages.append(message)
