@@ -14,7 +14,7 @@ from fedforget.files import atomic_path
 from fedforget.merging import merge_tensors
 from fedforget.merging.registry import find
 from fedforget.runs import RunDirectory
-from fedforget.sweep import expand
+from fedforget.settings import expand
 from fedforget.updates import merge_to
 
 

@@ -20,16 +20,22 @@ from typing import Annotated, Any
 import click
 import typer
 
-from fedforget import data_commands, export_command, operating_commands, score_command, sequential_commands
-from fedforget.console import show
-from fedforget.errors import ConfigError, FedForgetError
+from fedforget import (
+    data_commands,
+    export_command,
+    operating_commands,
+    score_command,
+    sequential_commands,
+    sweep_commands,
+)
+from fedforget.errors import FedForgetError
 from fedforget.progress import quiet_libraries
+from fedforget.sweep_commands import Run, Set, pairs, progress
 
 GROUP = "fedforget.commands"
 _DISK = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)  # the disk's fault, not ours
 _INTERRUPTED = 130
 
-Run = Annotated[Path, typer.Argument(help="A run's directory.", show_default=False)]
 Preset = Annotated[
     str,
     typer.Argument(help="A preset's name (see `fedforget config list`) or a YAML file.", show_default=False),
@@ -37,11 +43,6 @@ Preset = Annotated[
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="key=value pairs over the preset, e.g. merge.gamma=1.2", show_default=False),
-]
-Methods = Annotated[str, typer.Option("--method", help="Merge methods, separated by commas.")]
-Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="name=value of a further parameter of the method.", show_default=False),
 ]
 
 config_app = typer.Typer(no_args_is_help=True, help="List, show and check configurations.")
@@ -118,7 +119,7 @@ def adapt(preset: Preset, overrides: Overrides = None) -> None:
 
     config = load(preset, overrides or [])
     quiet_libraries()
-    typer.echo(f"Expert: {make_expert(config, _progress)}")
+    typer.echo(f"Expert: {make_expert(config, progress)}")
 
 
 def methods() -> None:
@@ -172,81 +173,9 @@ def merge(
     from fedforget.runs import RunDirectory
 
     given = {"gamma": gamma, "epsilon": epsilon, "alpha": alpha}
-    texts = {name: str(value) for name, value in given.items() if value is not None} | _pairs(parameters)
+    texts = {name: str(value) for name, value in given.items() if value is not None} | pairs(parameters)
     target = merge_again(RunDirectory(run), method, texts, out, ray_address)
     typer.echo(f"Merged: {target}")
-
-
-def sweep(
-    run: Run,
-    method: Methods = "firm",
-    gamma: Annotated[str, typer.Option(help="Values a,b,c or start:stop:step.")] = "0.5:1.5:0.25",
-    epsilon: Annotated[
-        str | None, typer.Option(help="Values, inf among them; by default the run's.", show_default=False)
-    ] = None,
-    alpha: Annotated[
-        str | None, typer.Option(help="Values; by default the run's.", show_default=False)
-    ] = None,
-    parameters: Set = None,
-    split: Annotated[str, typer.Option(help="report, or select.")] = "report",
-) -> None:
-    """Merge and measure many settings from a run's stored summaries, with no client taking part.
-
-    Settings that sweep.json holds already are not measured again. Writes sweep.json, sweep.csv
-    and sweep.png.
-    """
-    from fedforget.reporting import plots, tables
-    from fedforget.runs import RunDirectory
-    from fedforget.stored import open_suite
-    from fedforget.sweep import expand, grid
-    from fedforget.sweep import sweep as run_sweep
-
-    given = {"gamma": gamma, "epsilon": epsilon, "alpha": alpha}
-    texts = {name: value for name, value in given.items() if value is not None} | _pairs(parameters)
-    axes = {name: grid(text, name) for name, text in texts.items()}
-    names = grid(method, "--method")
-    # A wrong setting is told before the model is loaded.
-    expand(names, axes, lambda name: {})
-    if split not in ("report", "select"):
-        raise ConfigError([f"--split: {split!r} is neither 'report' nor 'select'"])
-    directory = RunDirectory(run)
-    directory.load_summaries()
-    quiet_libraries()
-    results = run_sweep(directory, open_suite(directory), names, axes, split=split, progress=_progress)
-    plots.save(plots.sweep_figure(results, directory.metrics.get("before")), directory.path / "sweep.png")
-    show(tables.sweep_table(results))
-
-
-def compare(
-    run: Run,
-    method: Annotated[
-        str | None,
-        typer.Option(help="Methods, separated by commas; by default the run's.", show_default=False),
-    ] = None,
-    level: Annotated[
-        str | None,
-        typer.Option(help="Levels of forgetting, 0 to 1; by default the run's.", show_default=False),
-    ] = None,
-) -> None:
-    """Compare merge methods at matched forgetting, from a run's stored summaries.
-
-    gamma is chosen by forget accuracy on the selection questions alone; results are on the
-    reported questions. Writes metrics.json and report.html.
-    """
-    from fedforget.reporting import tables, write_report
-    from fedforget.runs import RunDirectory
-    from fedforget.stored import compare_run
-    from fedforget.sweep import grid
-
-    names = grid(method, "--method") if method else None
-    levels = [_level(text) for text in grid(level, "--level")] if level else None
-    directory = RunDirectory(run)
-    directory.load_summaries()
-    quiet_libraries()
-    comparison = compare_run(directory, names=names, levels=levels, progress=_progress)
-    for table in tables.comparison_tables(comparison):
-        show(table)
-    typer.echo(f"Report: {write_report(directory)}")
 
 
 def report(run: Run) -> None:
@@ -303,8 +232,9 @@ def build() -> typer.Typer:
     data_commands.register(app)
     sequential_commands.register(app)
     operating_commands.register(app)
-    for command in (prepare, adapt, methods, objectives, merge, sweep, compare, report, certify):
+    for command in (prepare, adapt, methods, objectives, merge, report, certify):
         app.command()(command)
+    sweep_commands.register(app)
     export_command.register(app)
     score_command.register(app)
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
@@ -350,27 +280,3 @@ def _run(arguments: Sequence[str] | None) -> int:
     if status == _INTERRUPTED:
         print("interrupted", file=sys.stderr)
     return status if isinstance(status, int) else 0
-
-
-def _pairs(texts: Sequence[str] | None) -> dict[str, str]:
-    pairs = {}
-    for text in texts or ():
-        name, equals, value = text.partition("=")
-        if not equals or not name or not value:
-            raise ConfigError([f"--set: {text!r} is not of the form name=value"])
-        pairs[name.strip()] = value.strip()
-    return pairs
-
-
-def _level(text: str) -> float:
-    try:
-        level = float(text)
-    except ValueError:
-        level = 0.0
-    if not 0.0 < level <= 1.0:
-        raise ConfigError([f"--level: {text!r} is not a number in (0, 1]"])
-    return level
-
-
-def _progress(line: str) -> None:
-    typer.echo(line, err=True)

@@ -101,11 +101,22 @@ def load_sequential(preset: str, overrides: str | list[str] = "") -> SequentialR
 def load_any(preset: str, overrides: str | list[str] = "") -> AnyConfig:
     """Load a preset by the schema that its top-level ``kind`` names; otherwise as :func:`load`."""
     path = find(preset)
+    return parse_any(read_mapping(path), split_overrides(overrides), source=str(path))
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be read, or is not YAML, or holds something else.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"cannot be read ({' '.join(str(error).split())})"], str(path)) from error
-    return parse_any(_read_yaml(text, str(path)), split_overrides(overrides), source=str(path))
+    return _read_yaml(text, str(path))
 
 
 def join_overrides(pairs: Sequence[str]) -> str:

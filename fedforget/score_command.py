@@ -76,7 +76,7 @@ def score(
     from fedforget.evaluation.benchmarks import Asked, find_suite
     from fedforget.progress import counter, quiet_libraries
     from fedforget.scoring import choose, score_model
-    from fedforget.sweep import grid
+    from fedforget.settings import grid
 
     if not suite:
         raise ConfigError(["--suite: say which, e.g. --suite tofu"])

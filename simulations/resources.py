@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import psutil
 from fedforget.config import ModelConfig
 from fedforget.errors import RunError
 from fedforget.presets import AnyConfig
+from fedforget.workers import available_cpus
 
 # Python, torch, transformers and Ray in one process, measured; bytes.
 _PROCESS = 700 * 2**20
@@ -53,13 +53,6 @@ class Federation:
             f"init-args-num-cpus={self.cpus}",
         ]
         return " ".join(words)
-
-
-def available_cpus() -> int:
-    """Return how many CPUs this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def available_gpus() -> int:

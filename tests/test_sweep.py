@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from fedforget import sweep as module
+from fedforget import workers
 from fedforget.codecs import Instruction, pack, unpack
 from fedforget.errors import ConfigError, SummaryError
 from fedforget.files import read_json
 from fedforget.runs import RunDirectory
-from fedforget.stored import open_suite
+from fedforget.settings import expand, grid
 from fedforget.summaries import ClientSummary
-from fedforget.sweep import expand, grid, results, sweep
+from fedforget.sweep import sweep
+from fedforget.sweep_files import results, to_csv
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,7 @@ AXES = {"gamma": ["0.5", "1"], "epsilon": ["inf", "0.001"]}
 
 
 def test_results_are_stored_with_their_settings(stored_run: RunDirectory) -> None:
-    found = sweep(stored_run, open_suite(stored_run), ["firm", "avg"], AXES)
+    found = sweep(stored_run, ["firm", "avg"], AXES)
     assert len(found) == 6
     assert found == read_json(stored_run.path / "sweep.json")["settings"]
     # JSON has no infinity: it is stored as text, and read as the same setting.
@@ -85,7 +87,6 @@ def test_results_are_stored_with_their_settings(stored_run: RunDirectory) -> Non
 def test_an_interrupted_sweep_goes_on_where_it_was(
     stored_run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    suite = open_suite(stored_run)
     measured: list[Any] = []
     real = module._measure
 
@@ -97,7 +98,7 @@ def test_an_interrupted_sweep_goes_on_where_it_was(
 
     monkeypatch.setattr(module, "_measure", stop_at_third)
     with pytest.raises(KeyboardInterrupt):
-        sweep(stored_run, suite, ["firm"], AXES)
+        sweep(stored_run, ["firm"], AXES)
     assert len(results(stored_run)) == 2
 
     again: list[Any] = []
@@ -107,19 +108,28 @@ def test_an_interrupted_sweep_goes_on_where_it_was(
         return real(*arguments)
 
     monkeypatch.setattr(module, "_measure", note)
-    assert len(sweep(stored_run, suite, ["firm"], AXES)) == 4
+    assert len(sweep(stored_run, ["firm"], AXES)) == 4
     assert len(again) == 2
     assert not set(map(str, again)) & set(map(str, measured))
 
 
 def test_a_setting_given_twice_is_measured_once(stored_run: RunDirectory) -> None:
-    assert len(sweep(stored_run, open_suite(stored_run), ["avg"], {"gamma": ["1", "1.0"]})) == 1
+    assert len(sweep(stored_run, ["avg"], {"gamma": ["1", "1.0"]})) == 1
+
+
+def test_a_result_says_what_the_merge_did(stored_run: RunDirectory) -> None:
+    base, bounded = sweep(stored_run, ["firm"], {"gamma": ["1"], "epsilon": ["inf", "0.001"]})
+    assert "certified" not in base["merge"]
+    assert base["merge"]["mean_damage"] == base["merge"]["base_damage"] > 0.001
+    assert bounded["merge"]["base_damage"] == base["merge"]["base_damage"]
+    assert bounded["merge"]["largest_damage"] <= 0.001 * (1 + 1e-6)
+    assert (bounded["merge"]["projected"], bounded["merge"]["certified"]) == (1.0, True)
+    assert bounded["merge"]["norm"] < base["merge"]["norm"]
 
 
 def test_the_splits_are_kept_apart(stored_run: RunDirectory) -> None:
-    suite = open_suite(stored_run)
-    sweep(stored_run, suite, ["avg"], {"gamma": ["1"]})
-    found = sweep(stored_run, suite, ["avg"], {"gamma": ["1"]}, split="select")
+    sweep(stored_run, ["avg"], {"gamma": ["1"]})
+    found = sweep(stored_run, ["avg"], {"gamma": ["1"]}, split="select")
     assert [one["split"] for one in found] == ["report", "select"]
 
 
@@ -129,8 +139,53 @@ def test_what_the_summaries_do_not_hold_is_told_before_anything_is_measured(stor
     sparse = unpack(*pack(ClientSummary.load(path), fisher=Instruction("top", 0.1)))
     shutil.rmtree(path)
     sparse.save(path)
-    suite = open_suite(stored_run)
     with pytest.raises(SummaryError, match=rf"{name}'.* largest 0\.2 .*communication\.alpha=0\.2"):
-        sweep(stored_run, suite, ["firm"], {"alpha": ["0.05", "0.2"]})
+        sweep(stored_run, ["firm"], {"alpha": ["0.05", "0.2"]})
     assert results(stored_run) == []
-    assert len(sweep(stored_run, suite, ["firm"], {"alpha": ["0.05"]})) == 1
+    assert len(sweep(stored_run, ["firm"], {"alpha": ["0.05"]})) == 1
+
+
+def without_seconds(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in one.items() if key != "seconds"} for one in found]
+
+
+def test_processes_change_neither_results_nor_their_order(
+    stored_run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "_fitting", lambda: 2)
+    measured: list[Any] = []
+    real = module._measure
+    monkeypatch.setattr(module, "_measure", lambda *given: measured.append(given) or real(*given))
+    alone = without_seconds(sweep(stored_run, ["firm"], AXES))
+    assert len(measured) == 4
+    (stored_run.path / "sweep.json").unlink()
+    assert without_seconds(sweep(stored_run, ["firm"], AXES, workers=2)) == alone
+    # The first was measured here, the others elsewhere.
+    assert len(measured) == 5
+
+
+def test_memory_limits_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_fitting", lambda: 1)
+    said: list[str] = []
+
+    def never() -> Any:
+        raise AssertionError("another process was started")
+
+    assert list(workers.ahead([1, 2, 3], abs, never, workers=4, say=said.append)) == [1, 2, 3]
+    assert said == ["memory allows 1 instead of 2 processes"]
+
+
+def test_csv_marks_the_frontier_of_each_split() -> None:
+    def result(gamma: float, split: str, forget: float, retain: float) -> dict[str, Any]:
+        metrics = {"forget": {"accuracy": forget}, "retain": {"accuracy": retain}, "collapse": []}
+        metrics["domains"] = {"herbs": {"accuracy": forget}}
+        return {"method": "avg", "parameters": {"gamma": gamma}, "split": split, "metrics": metrics}
+
+    found = [
+        result(1.0, "report", 0.5, 0.8),
+        result(2.0, "report", 0.6, 0.7),  # forgets less and keeps less than the first
+        result(2.0, "select", 0.4, 0.6),  # alone on its split
+    ]
+    rows = list(csv.DictReader(io.StringIO(to_csv(found))))
+    assert [row["pareto"] for row in rows] == ["true", "false", "true"]
+    assert [row["accuracy_herbs"] for row in rows] == ["0.5", "0.6", "0.4"]

@@ -11,7 +11,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from fedforget.files import atomic_path
-from fedforget.reporting.tables import short, varied
+from fedforget.frontier import pareto
+from fedforget.reporting.tables import short
+from fedforget.sweep_files import varied
 
 _MARKERS = "osD^vPX*<>ph"
 
@@ -19,16 +21,19 @@ _MARKERS = "osD^vPX*<>ph"
 def sweep_figure(results: Sequence[Mapping[str, Any]], before: Mapping[str, Any] | None = None) -> Figure:
     """Forgetting against utility: one curve per method and per value of the parameters but gamma.
 
-    Points off the Pareto frontier over all curves are hollow.
+    Points off the Pareto frontier over all curves are hollow. Where settings were measured on both splits,
+    those of the reported questions are shown.
 
     Parameters
     ----------
     results : sequence of dict
-        The settings of ``sweep.json``.
+        Settings of ``sweep.json``.
     before : dict, optional
         Metrics of the backbone without an update.
     """
     curves: dict[str, list[tuple[float, float, float]]] = {}
+    splits = {one["split"] for one in results}
+    results = [one for one in results if len(splits) == 1 or one["split"] == "report"]
     for one in results:
         metrics = one["metrics"]
         if "forget" in metrics and "retain" in metrics:
@@ -51,17 +56,6 @@ def comparison_figure(comparison: Mapping[str, Any]) -> Figure:
     return _figure(curves, comparison.get("before"), lines=False)
 
 
-def pareto(points: Sequence[tuple[float, float]]) -> list[bool]:
-    """Tell which (forget accuracy, utility) no other point beats: lower and higher is better."""
-    return [
-        not any(
-            other[0] <= one[0] and other[1] >= one[1] and (other[0] < one[0] or other[1] > one[1])
-            for other in points
-        )
-        for one in points
-    ]
-
-
 def png(figure: Figure) -> bytes:
     """Render a figure."""
     data = io.BytesIO()
@@ -80,7 +74,9 @@ def save(figure: Figure, path: Path) -> None:
 def _label(one: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> str:
     """Name a curve by its method and by those parameters that the sweep varies."""
     names = varied(one, results)
-    return ", ".join([str(one["pretty"]), *(f"{name} {short(one['parameters'][name])}" for name in names)])
+    of = [str(one["of"])] if one.get("of") else []
+    values = [f"{name} {short(one['parameters'][name])}" for name in names]
+    return ", ".join([str(one["pretty"]), *of, *values])
 
 
 def _figure(

@@ -10,6 +10,8 @@ from typing import Any
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from fedforget.sweep_files import varied
+
 ROLES = ("forget", "retain", "held_out")
 COLLAPSE = "collapsed"
 
@@ -87,21 +89,23 @@ def perplexity(metrics: Mapping[str, Any]) -> str:
 def collapse(metrics: Mapping[str, Any]) -> str:
     """Name the utilities that are at or below chance."""
     found = metrics.get("collapse") or []
-    return f"{COLLAPSE}: {', '.join(_word(role) for role in found)}" if found else ""
+    return f"{COLLAPSE}: {', '.join(word(role) for role in found)}" if found else ""
 
 
-def _word(role: str) -> str:
+def word(role: str) -> str:
+    """Return a role as tables write it."""
     return role.replace("_", "-")
 
 
-def _present(measured: Sequence[Mapping[str, Any]]) -> list[str]:
+def present(measured: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the roles that were measured anywhere."""
     return [role for role in ROLES if any(role in metrics for metrics in measured)]
 
 
 def chance_note(metrics: Mapping[str, Any]) -> str:
     """Say what the accuracies are over, and their chance level."""
     parts = [
-        f"{_word(role)}: {metrics[role]['count']} questions, chance {number(metrics[role]['chance'])}"
+        f"{word(role)}: {metrics[role]['count']} questions, chance {number(metrics[role]['chance'])}"
         for role in ROLES
         if role in metrics
     ]
@@ -119,10 +123,10 @@ def chance_note(metrics: Mapping[str, Any]) -> str:
 def outcome_table(metrics: Mapping[str, Mapping[str, Any]]) -> Table:
     """Before and after a run's merge, by role."""
     rows = [(name, metrics[name]) for name in ("before", "after") if name in metrics]
-    roles = _present([found for _, found in rows])
+    roles = present([found for _, found in rows])
     return Table(
         "Before and after",
-        ["", *(_word(role) for role in roles), "perplexity", "flags"],
+        ["", *(word(role) for role in roles), "perplexity", "flags"],
         [
             [name, *(accuracy(found.get(role)) for role in roles), perplexity(found), collapse(found)]
             for name, found in rows
@@ -140,7 +144,7 @@ def domain_table(metrics: Mapping[str, Mapping[str, Any]]) -> Table:
     for domain in order:
         one = known[domain]
         cells = [accuracy(metrics[name]["domains"].get(domain)) for name in names]
-        rows.append([domain, _word(one["role"]), *cells, str(one["count"]), number(one["chance"])])
+        rows.append([domain, word(one["role"]), *cells, str(one["count"]), number(one["chance"])])
     return Table("By domain", ["domain", "role", *names, "questions", "chance"], rows)
 
 
@@ -150,7 +154,7 @@ def comparison_tables(comparison: Mapping[str, Any]) -> list[Table]:
     for entry in comparison["levels"]:
         outcomes = entry["methods"]
         reports = [one["report"] for one in outcomes.values()]
-        roles = _present([comparison["before"], *reports])
+        roles = present([comparison["before"], *reports])
         before = comparison["before"]
         unchanged = [accuracy(before.get(role)) for role in roles]
         rows = [["before", "-", *unchanged, perplexity(before), "-", collapse(before)]]
@@ -179,7 +183,7 @@ def comparison_tables(comparison: Mapping[str, Any]) -> list[Table]:
         tables.append(
             Table(
                 f"At matched forgetting, level {entry['level']:g}",
-                ["method", "gamma", *(_word(role) for role in roles), "perplexity", "gap", "flags"],
+                ["method", "gamma", *(word(role) for role in roles), "perplexity", "gap", "flags"],
                 rows,
                 notes,
             )
@@ -201,7 +205,7 @@ def pooled_table(pooled: Sequence[Mapping[str, Any]], confidence: float = 0.95) 
         count = row["gap"]["count"]
         rows.append([f"{row['level']:g}", row["method"], *cells, f"{row['matched']} of {count}"])
     note = f"Mean over seeds ± half width of the {confidence:.0%} t-interval."
-    return Table("Over seeds", ["level", "method", *map(_word, measures), "matched"], rows, [note])
+    return Table("Over seeds", ["level", "method", *map(word, measures), "matched"], rows, [note])
 
 
 def _settled(value: float | None) -> float | None:
@@ -211,28 +215,25 @@ def _settled(value: float | None) -> float | None:
 
 def sweep_table(results: Sequence[Mapping[str, Any]]) -> Table:
     """Every setting of a sweep."""
-    roles = _present([one["metrics"] for one in results])
+    roles = present([one["metrics"] for one in results])
     rows = []
     for one in results:
         metrics = one["metrics"]
-        rest = ", ".join(f"{name} {short(one['parameters'][name])}" for name in varied(one, results))
-        gamma = one["parameters"].get("gamma")
         measured = [accuracy(metrics.get(role)) for role in roles]
-        shown = "-" if gamma is None else f"{float(gamma):.3g}"
-        rows.append([one["pretty"], shown, rest, *measured, perplexity(metrics), collapse(metrics)])
-    notes = [chance_note(results[-1]["metrics"])] if results else []
-    columns = ["method", "gamma", "varied", *(_word(role) for role in roles), "perplexity", "flags"]
+        rows.append([*setting_cells(one, results), *measured, perplexity(metrics), collapse(metrics)])
+    notes = [chance_note(one["metrics"]) for one in {one["split"]: one for one in results}.values()]
+    columns = ["method", "gamma", "varied", *(word(role) for role in roles), "perplexity", "flags"]
     return Table("Sweep", columns, rows, notes)
 
 
-def varied(one: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the parameters but gamma in which the settings of a result's method differ."""
-    siblings = [other["parameters"] for other in results if other["method"] == one["method"]]
-    return [
-        name
-        for name in one["parameters"]
-        if name != "gamma" and len({str(parameters.get(name)) for parameters in siblings}) > 1
-    ]
+def setting_cells(one: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a setting's method, gamma, and in what else it differs from others of a sweep."""
+    rest = [f"{name} {short(one['parameters'][name])}" for name in varied(one, results)]
+    rest += [str(one["of"])] if one.get("of") else []
+    if len({other["split"] for other in results}) > 1:
+        rest.append(f"{one['split']} questions")
+    gamma = one["parameters"].get("gamma")
+    return [one["pretty"], "-" if gamma is None else f"{float(gamma):.3g}", ", ".join(rest)]
 
 
 def short(value: Any) -> str:

@@ -87,10 +87,10 @@ def exact(
     finished are not run again, so the same command carries on after an interruption. Tables,
     figures, CSV files and a page are made of what is stored.
     """
+    from fedforget.workers import available_cpus
     from simulations.experiment.course import Pace
     from simulations.experiment.plan import cells_of
     from simulations.experiment.workers import run_cells
-    from simulations.resources import available_cpus
 
     folder = Path(out).expanduser().resolve()
     cells = cells_of(

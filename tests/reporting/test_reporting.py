@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fedforget.files import write_json
+from fedforget.frontier import pareto
 from fedforget.reporting import markdown, plots, render, rich, tables, write_report
 from fedforget.reporting.html import warnings
 from fedforget.reporting.tables import Table
@@ -230,7 +231,7 @@ def test_the_pooled_table() -> None:
 def test_pareto_by_hand() -> None:
     # (forget, utility): the second is beaten by the first, the fourth equals the third and stays.
     points = [(0.4, 0.8), (0.5, 0.8), (0.3, 0.6), (0.3, 0.6), (0.6, 0.9)]
-    assert plots.pareto(points) == [True, False, True, True, True]
+    assert pareto(points) == [True, False, True, True, True]
 
 
 def test_figures_are_the_same_bytes_again() -> None:
