@@ -27,6 +27,7 @@ from fedforget.objectives import needs_retain, objective
 PRECISIONS = ("fp32", "bf16", "nf4")
 SOLVERS = ("exact", "increase-only")
 FISHERS = ("exact", "two-phase", "lossless", "raw", "approximate-top", "approximate-log8")
+SEEDS = ("data", "model", "training", "evaluation")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 # Parameters of merge methods that have a key of their own in the merge section.
 OWN_KEYS = ("gamma", "alpha", "epsilon", "solver", "eps0")
@@ -294,6 +295,11 @@ def _rest(config: RunConfig) -> list[str]:
     for domain in evaluation.held_out:
         if domain in trained:
             problems.append(f"evaluation.held_out: {domain!r} is a client's domain, so it is not held out")
+    problems += at_least("seeds.count", config.seeds.count, 1)
+    for name in config.seeds.vary:
+        problems += one_of("seeds.vary", name, SEEDS)
+    if config.seeds.count > 1 and not config.seeds.vary:
+        problems.append("seeds.vary: names nothing, so that seeds.count runs would all be the same")
     problems += at_least("simulation.nodes", config.simulation.nodes, 1)
     problems += at_least("simulation.cpus_per_client", config.simulation.cpus_per_client, 1)
     problems += at_least("simulation.gpus_per_client", config.simulation.gpus_per_client, 0)

@@ -30,7 +30,7 @@ from fedforget import (
 )
 from fedforget.errors import FedForgetError
 from fedforget.progress import quiet_libraries
-from fedforget.sweep_commands import Run, Set, pairs, progress
+from fedforget.sweep_commands import Run, Runs, Set, over_seeds, pairs, progress
 
 GROUP = "fedforget.commands"
 _DISK = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)  # the disk's fault, not ours
@@ -178,11 +178,16 @@ def merge(
     typer.echo(f"Merged: {target}")
 
 
-def report(run: Run) -> None:
-    """Write report.html again from what the run stored."""
+def report(run: Runs) -> None:
+    """Write report.html again from what the run, or every run of a folder of seeds, has stored."""
+    from fedforget.pooling import seed_runs
     from fedforget.reporting import write_report
     from fedforget.runs import RunDirectory
 
+    if seed_runs(run):
+        over_seeds(run)
+        typer.echo(f"Report: {run / 'report.html'}")
+        return
     typer.echo(f"Report: {write_report(RunDirectory(run))}")
 
 

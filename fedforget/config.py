@@ -221,10 +221,13 @@ class DeploymentConfig:
 class SeedsConfig:
     """Roots that every random draw is derived from, each for its own purpose."""
 
-    data: int = 0
-    model: int = 0
-    training: int = 0
+    data: int = 0  # which examples clients hold, and the splits and order of questions
+    model: int = 0  # the backbone's own training: the tiny model, and the expert adaptation
+    training: int = 0  # the clients' training, which is the unlearning
+    # Which questions are asked where evaluation.max_questions limits them; 0: the first of the data's order.
     evaluation: int = 0
+    count: int = 1  # `fedforget simulate` runs so many seeds, from `training` on, and reports means
+    vary: list[str] = field(default_factory=lambda: ["training"])  # what takes the number of each such run
 
 
 @dataclass

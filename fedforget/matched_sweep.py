@@ -14,11 +14,13 @@ from typing import Any
 from fedforget.errors import RunError, nearest
 from fedforget.frontier import Trade, envelope_areas
 from fedforget.matching import Point, choose
+from fedforget.measured import measures
 from fedforget.sweep_files import Result, setting_of, varied
 
 JOINT, SEPARATE = "joint", "separate"
 RULES = (JOINT, SEPARATE)
 _SPLITS = ("select", "report")
+_KEPT = ("retain", "held_out")
 
 # The results of one setting by split.
 _Measured = Mapping[str, Result]
@@ -138,7 +140,7 @@ def _nearest(wanted: Point, goals: Sequence[Point], domain: str) -> int:
 def _pair(one: Result, match: Result, tolerance: float) -> dict[str, Any]:
     goal = _forgot(match).forget
     largest, total = _forgot(one).gaps(goal)
-    first, second = measures(one["metrics"]), measures(match["metrics"])
+    first, second = measures(one["metrics"], _KEPT), measures(match["metrics"], _KEPT)
     return {
         "gamma": _forgot(one).gamma,
         "reference_gamma": _forgot(match).gamma,
@@ -154,19 +156,6 @@ def _pair(one: Result, match: Result, tolerance: float) -> dict[str, Any]:
             if name in second
         },
     }
-
-
-def measures(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return what is compared beside forgetting: roles, then their domains, then the perplexity."""
-    found = {role: metrics[role]["accuracy"] for role in ("retain", "held_out") if role in metrics}
-    found |= {
-        name: one["accuracy"]
-        for name, one in metrics["domains"].items()
-        if one["role"] in ("retain", "held_out")
-    }
-    if "perplexity" in metrics:
-        found["perplexity"] = metrics["perplexity"]["perplexity"]
-    return found
 
 
 def _envelopes(
@@ -185,7 +174,7 @@ def _envelopes(
 def _trades(settings: Sequence[_Measured], split: str, utility: str) -> dict[str, list[Trade]]:
     points: dict[str, list[Trade]] = {}
     for one in (measured[split] for measured in settings if split in measured):
-        found = measures(one["metrics"])
+        found = measures(one["metrics"], _KEPT)
         if utility not in found:
             raise RunError(
                 f"the sweep holds no {utility!r} to take the utility from{nearest(utility, found)}; "

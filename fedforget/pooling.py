@@ -1,14 +1,71 @@
-"""Comparisons of several seeds taken together."""
+"""Runs of several seeds taken together: means and intervals of what each measured."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from scipy import stats
 
 from fedforget.errors import RunError
+from fedforget.measured import measures
+from fedforget.runs import RunDirectory
+from fedforget.sweep_files import Result, key_of
+
+_SEED = "seed-"
+
+
+def seed_folder(folder: Path, seed: int) -> Path:
+    """Return where one seed's run is in a folder of several."""
+    return folder / f"{_SEED}{seed}"
+
+
+def seed_runs(folder: str | Path) -> list[RunDirectory]:
+    """Return the runs of a folder of one per seed, by seed; empty for anything else."""
+    found = [
+        path
+        for path in Path(folder).expanduser().glob(f"{_SEED}*")
+        if path.name.removeprefix(_SEED).isdecimal() and (path / "run.json").is_file()
+    ]
+    return [RunDirectory(path) for path in sorted(found, key=lambda path: int(path.name.removeprefix(_SEED)))]
+
+
+def pool_metrics(measured: Sequence[Mapping[str, Any]], confidence: float = 0.95) -> dict[str, Any]:
+    """Pool evaluations of several seeds.
+
+    Returns
+    -------
+    dict
+        Per measure that all of them hold (:func:`fedforget.measured.measures`), its :func:`interval`.
+    """
+    found = [measures(one) for one in measured]
+    return {
+        name: interval([one[name] for one in found], confidence)
+        for name in (found[0] if found else {})
+        if all(name in one for one in found)
+    }
+
+
+def pool_sweeps(sweeps: Sequence[Sequence[Result]], confidence: float = 0.95) -> list[dict[str, Any]]:
+    """Pool the settings that the sweeps of all seeds hold, in the order of the first.
+
+    A setting whose budget was calibrated on a run's own damage is another one in every run, and is left out.
+
+    Returns
+    -------
+    list of dict
+        The setting as in ``sweep.json`` with ``measures``: per measure its :func:`interval`.
+    """
+    held = [{key_of(one): one for one in found} for found in sweeps]
+    kept = ("method", "pretty", "parameters", "clients", "of", "split")
+    return [
+        {name: one[name] for name in kept if name in one}
+        | {"measures": pool_metrics([other[key]["metrics"] for other in held], confidence)}
+        for key, one in (held[0] if held else {}).items()
+        if all(key in other for other in held)
+    ]
 
 
 def pool(comparisons: Sequence[Mapping[str, Any]], confidence: float = 0.95) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ import typer
 
 from fedforget.console import show
 from fedforget.errors import ConfigError
+from fedforget.progress import quiet_libraries
 
 if TYPE_CHECKING:
     from fedforget.runs import RunDirectory
@@ -76,7 +77,7 @@ def sweep(
         figure = plots.sweep_figure(results, directory.metrics.get("before"))
         plots.save(figure, directory.path / "sweep.png")
         show(tables.sweep_table(results))
-    _over_seeds(run)
+    over_seeds(run)
 
 
 def match(
@@ -144,7 +145,7 @@ def study(
         for table in run_study(directory, chosen, splits=splits, workers=workers, progress=progress):
             show(table)
         typer.echo(f"Study: {directory.path / 'studies' / chosen.name}.md")
-    _over_seeds(run)
+    over_seeds(run)
 
 
 def studies() -> None:
@@ -200,7 +201,7 @@ def _opened(path: Path) -> list[RunDirectory]:
     return runs
 
 
-def _over_seeds(path: Path) -> None:
+def over_seeds(path: Path) -> None:
     """Pool a folder of seeds, write its page, and show the tables; nothing for a single run."""
     from fedforget.pooling import seed_runs
     from fedforget.reporting.pooled import write_pooled

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedforget.backends import add_backend
-from fedforget.errors import RunError
+from fedforget.console import show
 
 if TYPE_CHECKING:  # it imports torch, which every other command would wait for
     from fedforget.runs import RunDirectory
@@ -43,18 +43,46 @@ def _over_ray(address: str) -> Callable[..., Any]:
     return over_ray(address)
 
 
+Seeds = Annotated[
+    str,
+    typer.Option(help="Seeds, e.g. 0,1,2; one run each. By default what the preset's `seeds` say."),
+]
+
+
 def simulate(
-    preset: Preset, overrides: Overrides = None, out: Out = None, backend: Where = Backend.RAY
+    preset: Preset,
+    overrides: Overrides = None,
+    out: Out = None,
+    seeds: Seeds = "",
+    backend: Where = Backend.RAY,
 ) -> None:
     """Run a preset in a simulated federation: a FIRM round, or the training of a FedSGT plan.
 
     Writes the run's directory: configuration, client summaries, merged update, metrics, report;
     for FedSGT modules, ledger, metrics. Ends with status 1 if the run failed. A run that was cut
     short is carried on with when it is started again with the same --out: what is there is not
-    asked for again.
+    asked for again. Several seeds give a folder of seed-<n> directories, and a report of means.
     """
-    run = run_preset(preset, overrides or [], out, backend)
-    typer.echo(f"Run: {run.path}")
+    from fedforget.reporting.pooled import write_pooled
+    from simulations.seeds import run_seeds, seeded, seeds_command, wanted_seeds
+
+    pairs = overrides or []
+    wanted = wanted_seeds(preset, pairs, seeds)
+    if len(wanted) < 2:
+        pairs = seeded(preset, pairs, wanted[0]) if seeds else pairs
+        typer.echo(f"Run: {run_preset(preset, pairs, out, backend).path}")
+        return
+    folder = run_seeds(
+        lambda name, words, target: run_preset(name, words, target, backend),
+        preset,
+        pairs,
+        out,
+        wanted,
+        say=typer.echo,
+    )
+    for table in write_pooled(folder, seeds_command("simulate", preset, pairs, wanted)):
+        show(table)
+    typer.echo(f"Runs: {folder}\nReport: {folder / 'report.html'}")
 
 
 def demo(
@@ -63,23 +91,20 @@ def demo(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the runs, one per seed; by default $FEDFORGET_HOME/runs.")
     ] = None,
-    seeds: Annotated[str, typer.Option(help="Training seeds, e.g. 0 or 0,1,2; one run each.")] = "0",
+    seeds: Seeds = "",
     backend: Where = Backend.RAY,
 ) -> None:
     """Forget something, and show what it cost: a run, a comparison of methods, and a report."""
-    from rich.console import Console
-
-    from fedforget.reporting import rich
     from simulations.demo import run_demo
+    from simulations.seeds import wanted_seeds
 
-    console = Console()
     run_demo(
         lambda name, pairs, target: run_preset(name, pairs, target, backend),
         preset,
         overrides or [],
         out,
-        parse_seeds(seeds),
-        show=lambda table: console.print(rich(table)),
+        wanted_seeds(preset, overrides or [], seeds),
+        show=show,
         say=typer.echo,
     )
 
@@ -96,20 +121,3 @@ def run_preset(preset: str, overrides: list[str], out: Path | None, backend: Bac
     from simulations.flwr_run import run_flower
 
     return run_flower(preset, text, out or "", say=typer.echo)
-
-
-def parse_seeds(text: str) -> list[int]:
-    """Read ``"0,1,2"``.
-
-    Raises
-    ------
-    RunError
-        Something else.
-    """
-    try:
-        seeds = [int(word) for word in text.replace(",", " ").split()]
-    except ValueError:
-        seeds = []
-    if not seeds or len(set(seeds)) != len(seeds):
-        raise RunError(f"--seeds {text!r}: give distinct whole numbers separated by commas, e.g. 0,1,2")
-    return seeds

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedforget import presets
-from fedforget.files import atomic_path, write_json
-from fedforget.runs import RunDirectory, default_path, git_state
+from fedforget.runs import RunDirectory
+from simulations.seeds import Simulate, run_seeds, seeds_command
 
 
 def run_demo(
-    simulate: Callable[[str, list[str], Path], RunDirectory],
+    simulate: Simulate,
     preset: str,
     overrides: Sequence[str],
     out: Path | None,
@@ -35,7 +33,7 @@ def run_demo(
         The run's directory, or with several seeds the folder of ``seed-<n>`` directories; None for
         a new one in ``$FEDFORGET_HOME/runs``.
     seeds : sequence of int
-        Training seeds (``seeds.training``).
+        See :func:`simulations.seeds.run_seeds`.
     show : callable
         Prints a table.
     say : callable
@@ -51,48 +49,20 @@ def run_demo(
     FedForgetError
         A run or a comparison failed; what was done before stays on disk.
     """
-    from fedforget.pooling import pool
     from fedforget.reporting import tables, write_report
+    from fedforget.reporting.pooled import write_pooled
     from fedforget.stored import compare_run
 
-    config = presets.load(preset, list(overrides))
-    folder = Path(out).expanduser().resolve() if out else default_path(config.name)
-    comparisons = []
-    for seed in seeds:
-        target = folder / f"seed-{seed}" if len(seeds) > 1 else folder
-        run = simulate(preset, [*overrides, f"seeds.training={seed}"], target)
+    def compared(run: RunDirectory) -> None:
         show(tables.outcome_table(run.metrics))
         say("Comparing methods at equal forgetting; gamma is chosen on the selection questions ...")
-        comparison = compare_run(run, progress=say)
-        comparisons.append(comparison)
-        for table in tables.comparison_tables(comparison):
+        for table in tables.comparison_tables(compare_run(run, progress=say)):
             show(table)
         say(f"Report: {write_report(run)}")
+
+    folder = run_seeds(simulate, preset, overrides, out, seeds, after=compared, say=say)
     if len(seeds) > 1:
-        pooled = pool(comparisons)
-        write_json(folder / "pooled.json", pooled)
-        show(tables.pooled_table(pooled))
-        command = shlex.join(["fedforget", "demo", preset, *overrides, "--seeds", ",".join(map(str, seeds))])
-        with atomic_path(folder / "pooled.md") as temporary:
-            temporary.write_text(pooled_page(command, comparisons, pooled), encoding="utf-8")
+        for table in write_pooled(folder, seeds_command("demo", preset, overrides, seeds)):
+            show(table)
         say(f"Runs: {folder}")
     return folder
-
-
-def pooled_page(
-    command: str, comparisons: Sequence[Mapping[str, Any]], pooled: Sequence[Mapping[str, Any]]
-) -> str:
-    """Return a Markdown page of a comparison over seeds: what made it, before, and at matched forgetting."""
-    from fedforget.reporting import tables
-
-    state = git_state()
-    commit = state.get("commit", "unknown") + (" with uncommitted changes" if state.get("dirty") else "")
-    before = comparisons[0]["before"]
-    lines = [f"Made by `{command}` at commit {commit}.", ""]
-    lines += ["| before | accuracy | questions |", "| --- | ---: | ---: |"]
-    for role in ("forget", "retain", "held_out"):
-        if role in before:
-            row = before[role]
-            lines.append(f"| {role.replace('_', '-')} | {row['accuracy']:.3f} | {row['count']} |")
-    lines += ["", tables.markdown(tables.pooled_table(pooled))]
-    return "\n".join(lines)

@@ -19,7 +19,7 @@ from flwr.supercore import log
 import clients  # noqa: F401
 from fedforget import presets
 from fedforget.config import RunConfig
-from fedforget.errors import FedForgetError, RunError
+from fedforget.errors import ConfigError, FedForgetError, RunError
 from fedforget.presets import AnyConfig
 from fedforget.runs import RunDirectory, default_path
 from fedforget.updates import load_update
@@ -97,6 +97,11 @@ def run_unlearning(
         The run cannot be done. ``run.json`` then says so, with the reason.
     """
     config = with_absolute_paths(presets.load_any(absolute_preset(preset), overrides))
+    if isinstance(config, RunConfig) and config.seeds.count > 1:
+        raise ConfigError(
+            [f"seeds.count: {config.seeds.count} runs are for `fedforget simulate`; set seeds.count=1 here"],
+            preset,
+        )
     run = open_run(config, preset, overrides, out)
     _run(grid, config, run, poll)
     return run

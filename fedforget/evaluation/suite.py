@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,6 +19,7 @@ from fedforget.evaluation.generation import generate
 from fedforget.evaluation.multiple_choice import Accuracy, score, summarise
 from fedforget.evaluation.perplexity import perplexity, prepare_texts
 from fedforget.evaluation.prepared import PreparedQuestions, prepare
+from fedforget.seeds import derive_seed
 
 if TYPE_CHECKING:
     from fedforget.data import Data, Question
@@ -157,10 +159,19 @@ class Suite:
                     f"domain {domain!r} ({role}) has no questions in the {split!r} split; "
                     "add some, or leave the domain out of the evaluation"
                 )
-            # The data come in a seeded order whose prefixes are fair samples.
-            kept = questions[: self.config.evaluation.max_questions or None]
+            kept = self._asked(questions, key)
             self._questions[key] = _Prepared(kept, prepare(self.backbone.tokenizer, kept))
         return self._questions[key]
+
+    def _asked(self, questions: list[Question], key: tuple[str, str, str]) -> list[Question]:
+        limit, seed = self.config.evaluation.max_questions, self.config.seeds.evaluation
+        if not limit or limit >= len(questions):
+            return questions
+        if not seed:
+            # The data come in a seeded order whose prefixes are fair samples.
+            return questions[:limit]
+        drawn = random.Random(derive_seed(seed, "evaluation", "questions", *key))
+        return [questions[i] for i in sorted(drawn.sample(range(len(questions)), limit))]
 
     def _rouge(self, split: str) -> dict[str, Any]:
         # The datasets package takes seconds to import and only this needs it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -48,13 +48,46 @@ def render(run: RunDirectory) -> str:
     else:
         merge = _read(run.merged / "merge.json")
         found, shown, figures = _content(run, merge)
-    return _template().render(
-        title=f"fedforget run {run.path.name}",
+    return render_page(
+        f"fedforget run {run.path.name}",
         facts=_facts(record, merge),
         warnings=found,
         tables=shown,
-        figures=[(caption, _inline(figure)) for caption, figure in figures],
+        figures=figures,
         config=str(record.get("config", "")),
+    )
+
+
+def render_page(
+    title: str,
+    *,
+    facts: Sequence[tuple[str, Sequence[tuple[str, str]]]],
+    warnings: Sequence[str],
+    tables: Sequence[Table],
+    figures: Sequence[tuple[str, Figure]] = (),
+    config: str,
+) -> str:
+    """Return a page that refers to nothing outside itself.
+
+    Parameters
+    ----------
+    title : str
+    facts : sequence of (heading, rows)
+        Rows of names and values, in groups.
+    warnings : sequence of str
+        What a reader must know first.
+    tables : sequence of Table
+    figures : sequence of (caption, Figure)
+    config : str
+        The configuration, as text.
+    """
+    return _template().render(
+        title=title,
+        facts=facts,
+        warnings=warnings,
+        tables=tables,
+        figures=[(caption, _inline(figure)) for caption, figure in figures],
+        config=config,
     )
 
 

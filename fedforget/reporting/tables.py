@@ -196,16 +196,16 @@ def pooled_table(pooled: Sequence[Mapping[str, Any]], confidence: float = 0.95) 
     measures = [name for name in (*ROLES, "perplexity") if any(name in row for row in pooled)]
     rows = []
     for row in pooled:
-        cells = [
-            f"{number(row[name]['mean'])} ± {number(_settled(row[name]['half_width']))}"
-            if name in row
-            else "-"
-            for name in measures
-        ]
+        cells = [interval_cell(row.get(name)) for name in measures]
         count = row["gap"]["count"]
         rows.append([f"{row['level']:g}", row["method"], *cells, f"{row['matched']} of {count}"])
     note = f"Mean over seeds ± half width of the {confidence:.0%} t-interval."
     return Table("Over seeds", ["level", "method", *map(word, measures), "matched"], rows, [note])
+
+
+def interval_cell(found: Mapping[str, Any] | None) -> str:
+    """Format a mean over seeds with the half width of its interval."""
+    return f"{number(found['mean'])} ± {number(_settled(found['half_width']))}" if found else "-"
 
 
 def _settled(value: float | None) -> float | None:

@@ -161,6 +161,6 @@ def _words(text: str) -> list[str]:
 
 
 def _seeds(text: str) -> list[int]:
-    from simulations.commands import parse_seeds
+    from simulations.seeds import parse_seeds
 
     return parse_seeds(text)

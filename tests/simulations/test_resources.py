@@ -11,10 +11,10 @@ import pytest
 from fedforget.config import RunConfig
 from fedforget.errors import RunError
 from simulations.bundle import PACKAGES, app_directory, is_app
-from simulations.commands import parse_seeds
 from simulations.flower_cli import quoted
 from simulations.processes import MARK, end, marked, new_mark
 from simulations.resources import federation, memory_warning
+from simulations.seeds import parse_seeds
 
 
 def config(nodes: int = 2, cpus: int = 1, gpus: float = 0.0) -> RunConfig:

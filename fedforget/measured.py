@@ -1,0 +1,25 @@
+"""What an evaluation measured, as plain numbers by name: for comparisons and for means over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+ROLES = ("forget", "retain", "held_out")
+
+
+def measures(metrics: Mapping[str, Any], roles: Sequence[str] = ROLES) -> dict[str, float]:
+    """Return the accuracy of each role, then of each domain of these roles, then the perplexity.
+
+    Parameters
+    ----------
+    metrics : mapping
+        What :meth:`fedforget.evaluation.Suite.evaluate` returned, or its JSON.
+    roles : sequence of str
+    """
+    found = {role: float(metrics[role]["accuracy"]) for role in roles if role in metrics}
+    domains = metrics.get("domains", {})
+    found |= {name: float(one["accuracy"]) for name, one in domains.items() if one.get("role") in roles}
+    if "perplexity" in metrics:
+        found["perplexity"] = float(metrics["perplexity"]["perplexity"])
+    return found
