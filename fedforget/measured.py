@@ -9,7 +9,7 @@ ROLES = ("forget", "retain", "held_out")
 
 
 def measures(metrics: Mapping[str, Any], roles: Sequence[str] = ROLES) -> dict[str, float]:
-    """Return the accuracy of each role, then of each domain of these roles, then the perplexity.
+    """Return the accuracy of each role, then of each domain of these roles, the perplexity, and ROUGE-L.
 
     Parameters
     ----------
@@ -22,4 +22,10 @@ def measures(metrics: Mapping[str, Any], roles: Sequence[str] = ROLES) -> dict[s
     found |= {name: float(one["accuracy"]) for name, one in domains.items() if one.get("role") in roles}
     if "perplexity" in metrics:
         found["perplexity"] = float(metrics["perplexity"]["perplexity"])
-    return found
+    return found | rouge(metrics, roles)
+
+
+def rouge(metrics: Mapping[str, Any], roles: Sequence[str] = ROLES) -> dict[str, float]:
+    """Return the ROUGE-L recall of each domain of some roles, as ``ROUGE-L <domain>``, where it was taken."""
+    domains = metrics.get("rouge", {})
+    return {f"ROUGE-L {name}": float(one["recall"]) for name, one in domains.items() if one["role"] in roles}

@@ -11,6 +11,7 @@ from filelock import FileLock
 
 from fedforget.files import read_json, write_json
 from fedforget.frontier import pareto
+from fedforget.measured import rouge
 from fedforget.runs import RunDirectory
 from fedforget.settings import Setting
 
@@ -87,11 +88,20 @@ def to_csv(found: Sequence[Result]) -> str:
         (role, key) for role in ("forget", "retain", "held_out") for key in ("accuracy", "standard_error")
     ]
     domains = list(dict.fromkeys(domain for one in found for domain in one["metrics"].get("domains", {})))
+    generated = list(dict.fromkeys(name for one in found for name in rouge(one["metrics"])))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     header = ["method", *names, "clients", "split", *(f"{role}_{key}" for role, key in roles)]
     writer.writerow(
-        [*header, "perplexity", "collapse", "pareto", *_FACTS, *(f"accuracy_{name}" for name in domains)]
+        [
+            *header,
+            "perplexity",
+            "collapse",
+            "pareto",
+            *_FACTS,
+            *(f"accuracy_{name}" for name in domains),
+            *generated,
+        ]
     )
     for one, best in zip(found, on_frontier(found), strict=True):
         metrics, merge = one["metrics"], one.get("merge", {})
@@ -103,6 +113,7 @@ def to_csv(found: Sequence[Result]) -> str:
         facts = {**merge, "merge_seconds": one.get("seconds", {}).get("merge", "")}
         row += [_cell(facts.get(name)) for name in _FACTS]
         row += [metrics.get("domains", {}).get(name, {}).get("accuracy", "") for name in domains]
+        row += [rouge(metrics).get(name, "") for name in generated]
         writer.writerow(row)
     return text.getvalue()
 

@@ -24,6 +24,8 @@ NAMES = [
     "retain-clients",
     "support-matched",
     "sweep",
+    "sweep-muse",
+    "sweep-tofu",
     "tolerance",
     "uniform",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedforget.measured import rouge
 from fedforget.reporting.tables import (
     Table,
     accuracy,
@@ -35,6 +36,7 @@ def study_table(title: str, source: str, found: Sequence[Mapping[str, Any]]) -> 
         )
     )
     kept = [role for role in present([one["metrics"] for one in found]) if role != "forget"]
+    generated = list(dict.fromkeys(name for one in found for name in rouge(one["metrics"])))
     damages = any("mean_damage" in one.get("merge", {}) for one in found)
     rows = []
     for one, best in zip(found, on_frontier(found), strict=True):
@@ -48,13 +50,14 @@ def study_table(title: str, source: str, found: Sequence[Mapping[str, Any]]) -> 
                 *([_projection(merge)] if damages else []),
                 *(accuracy(metrics["domains"].get(name)) for name in forget),
                 *(accuracy(metrics.get(role)) for role in kept),
+                *(number(rouge(metrics).get(name)) for name in generated),
                 perplexity(metrics),
                 "; ".join(filter(None, ["Pareto" if best else "", collapse(metrics)])),
             ]
         )
     columns = ["method", "gamma", "varied", "norm"]
     columns += ["damage before", "damage", "projection"] if damages else []
-    columns += [*forget, *map(word, kept), "perplexity", "flags"]
+    columns += [*forget, *map(word, kept), *generated, "perplexity", "flags"]
     notes = [f"{source}."] if source else []
     notes += [chance_note(one["metrics"]) for one in {one["split"]: one for one in found}.values()]
     notes.append("norm: of the whole update. Pareto: no other row forgets as much and keeps more.")
