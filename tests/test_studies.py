@@ -12,6 +12,7 @@ import pytest
 from fedforget import cli
 from fedforget.errors import ConfigError, RunError
 from fedforget.merging import calibrate_epsilon, merge
+from fedforget.reporting import render
 from fedforget.runs import RunDirectory
 from fedforget.studies import Study, StudyGrid, find_study, studies, study_settings
 
@@ -111,6 +112,7 @@ def test_one_command_gives_a_table(
     again = capsys.readouterr()
     assert "4 of 4 settings are measured already" in again.err
     assert "1/4" not in again.err
+    assert "Matched to avg" in render(stored_run)
     matched = json.loads((stored_run.path / "match.json").read_text())
     assert [one["curve"] for one in matched["pairs"]] == [
         "firm:of=1 forget domain",

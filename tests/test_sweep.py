@@ -155,7 +155,12 @@ def test_processes_change_neither_results_nor_their_order(
     monkeypatch.setattr(workers, "_fitting", lambda: 2)
     measured: list[Any] = []
     real = module._measure
-    monkeypatch.setattr(module, "_measure", lambda *given: measured.append(given) or real(*given))
+
+    def note(*given: Any) -> Any:
+        measured.append(given)
+        return real(*given)
+
+    monkeypatch.setattr(module, "_measure", note)
     alone = without_seconds(sweep(stored_run, ["firm"], AXES))
     assert len(measured) == 4
     (stored_run.path / "sweep.json").unlink()

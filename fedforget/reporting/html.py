@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from fedforget.files import atomic_path, read_json
 from fedforget.reporting import plots, sequential, tables
+from fedforget.reporting.matched import matched_tables
 from fedforget.reporting.page import PAGE
 from fedforget.reporting.tables import Table
 from fedforget.runs import RunDirectory
@@ -108,6 +109,8 @@ def _content(
         shown.append(tables.sweep_table(sweep))
         caption = "Sweep; filled points are on the Pareto frontier"
         figures.append((caption, plots.sweep_figure(sweep, metrics.get("before"))))
+    if matched := _read(run.path / "match.json"):
+        shown += matched_tables(matched)
     certificate = tables.certificate_table(merge)
     shown += [certificate] if certificate.rows else []
     clients = record.get("clients")
