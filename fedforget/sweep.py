@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from fedforget.config import MergeConfig
 from fedforget.evaluation import Suite
 from fedforget.files import atomic_path
@@ -124,12 +126,14 @@ def _measured(
 
 
 class _Opening:
-    """Opens a run's measurements in another process."""
+    """Opens a run's measurements in another process, with as many threads: sums are the same to the bit."""
 
     def __init__(self, run: RunDirectory) -> None:
         self._path = run.path
+        self._threads = torch.get_num_threads()
 
     def __call__(self) -> _Measuring:
+        torch.set_num_threads(self._threads)
         quiet_libraries()
         run = RunDirectory(self._path)
         return _Measuring(run, run.load_summaries())

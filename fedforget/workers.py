@@ -41,8 +41,7 @@ def ahead(
     """Yield the outcome of every task, in order.
 
     The first task is done in this process, which tells how much memory one takes; the others in as
-    many new processes as were asked for and fit, or here where that is less than two. New processes
-    take over this one's number of threads, so that the arithmetic is the same.
+    many new processes as were asked for and fit, or here where that is less than two.
 
     Parameters
     ----------
@@ -72,12 +71,8 @@ def ahead(
     if count < 2:
         yield from map(here, rest)
         return
-    import torch
-
     # Spawned: threads and CUDA do not survive a fork.
-    pool = ProcessPoolExecutor(
-        count, multiprocessing.get_context("spawn"), _begin, (elsewhere, torch.get_num_threads())
-    )
+    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _begin, (elsewhere,))
     try:
         yield from pool.map(_do, rest)
     except BrokenProcessPool as error:
@@ -99,11 +94,8 @@ def _fitting() -> int:
     return fit
 
 
-def _begin(elsewhere: Callable[[], Callable[[Any], Any]], threads: int) -> None:
-    import torch
-
+def _begin(elsewhere: Callable[[], Callable[[Any], Any]]) -> None:
     global _open
-    torch.set_num_threads(threads)
     _open = elsewhere
 
 

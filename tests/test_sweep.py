@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import csv
 import io
+import pickle
 import shutil
 from typing import Any
 
 import pytest
 
 from fedforget import sweep as module
-from fedforget import workers
 from fedforget.codecs import Instruction, pack, unpack
 from fedforget.errors import ConfigError, SummaryError
-from fedforget.files import read_json
+from fedforget.files import plain, read_json
 from fedforget.runs import RunDirectory
 from fedforget.settings import expand, grid
 from fedforget.summaries import ClientSummary
 from fedforget.sweep import sweep
-from fedforget.sweep_files import results, to_csv
+from fedforget.sweep_files import results, setting_of, to_csv
 
 
 @pytest.mark.parametrize(
@@ -149,35 +149,24 @@ def without_seconds(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: value for key, value in one.items() if key != "seconds"} for one in found]
 
 
-def test_processes_change_neither_results_nor_their_order(
-    stored_run: RunDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(workers, "_fitting", lambda: 2)
-    measured: list[Any] = []
-    real = module._measure
-
-    def note(*given: Any) -> Any:
-        measured.append(given)
-        return real(*given)
-
-    monkeypatch.setattr(module, "_measure", note)
-    alone = without_seconds(sweep(stored_run, ["firm"], AXES))
-    assert len(measured) == 4
-    (stored_run.path / "sweep.json").unlink()
-    assert without_seconds(sweep(stored_run, ["firm"], AXES, workers=2)) == alone
-    # The first was measured here, the others elsewhere.
-    assert len(measured) == 5
+def test_another_process_measures_the_same(stored_run: RunDirectory) -> None:
+    alone = without_seconds(sweep(stored_run, ["firm"], {"gamma": ["0.5"], "epsilon": ["0.001"]}))
+    # What is sent to a process, as it comes out there.
+    opened = pickle.loads(pickle.dumps(module._Opening(stored_run)))()
+    (setting,) = [setting_of(one) for one in alone]
+    assert plain(without_seconds([opened((setting, "report"))])) == alone
 
 
-def test_memory_limits_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_fitting", lambda: 1)
-    said: list[str] = []
+def test_settings_are_shared_out(stored_run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared: list[Any] = []
 
-    def never() -> Any:
-        raise AssertionError("another process was started")
+    def ahead(tasks: Any, here: Any, elsewhere: Any, *, workers: int, say: Any) -> Any:
+        shared.append((len(tasks), workers))
+        return map(here, tasks)
 
-    assert list(workers.ahead([1, 2, 3], abs, never, workers=4, say=said.append)) == [1, 2, 3]
-    assert said == ["memory allows 1 instead of 2 processes"]
+    monkeypatch.setattr(module, "ahead", ahead)
+    sweep(stored_run, ["avg"], {"gamma": ["1", "2"]}, workers=3)
+    assert shared == [(2, 3)]
 
 
 def test_csv_marks_the_frontier_of_each_split() -> None:
