@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -100,6 +100,34 @@ class Federation:
         """Return the processes that run a client's app at this moment."""
         node = psutil.Process(self.nodes[client].pid)
         return [p for p in node.children(recursive=True) if "flwr-clientapp" in " ".join(command_of(p))]
+
+    def training(
+        self, before: Mapping[str, int], run: subprocess.Popen[str]
+    ) -> Iterator[tuple[str, list[psutil.Process]]]:
+        """Yield each client, with the processes of its app, as soon as it trains.
+
+        Parameters
+        ----------
+        before : mapping of str to int
+            How many messages to train each client's log tells of already.
+        run : Popen
+            What started the training; it must not end before.
+        """
+        waiting, earlier = set(before), {name: set[int]() for name in before}
+        deadline = time.monotonic() + PATIENCE
+        while waiting:
+            assert run.poll() is None, run.communicate()[0]
+            assert time.monotonic() < deadline
+            for name in sorted(waiting):
+                asked = self.log(name).count("train.unlearn") > before[name]
+                apps = self.apps(name)
+                fresh = [process for process in apps if process.pid not in earlier[name]]
+                if not asked:  # these answer the message before
+                    earlier[name].update(process.pid for process in apps)
+                elif fresh:
+                    waiting.remove(name)
+                    yield name, fresh
+            time.sleep(0.05)
 
     def kill_node(self, client: str) -> None:
         """Kill a SuperNode and all it started, at once."""

@@ -131,17 +131,12 @@ def test_a_quorum_survives_a_killed_client_and_a_killed_supernode(
         "--out",
         str(out),
     )
-    for name, seen in before.items():
-        wait_for(
-            lambda name=name, seen=seen: (
-                federation.log(name).count("train.unlearn") > seen  # type: ignore[misc]
-                and federation.apps(name)
-            ),
-            process,
-        )
-    for running in federation.apps("clinic"):
-        running.kill()
-    federation.kill_node("hospital-b")
+    for name, apps in federation.training(before, process):
+        if name == "hospital-b":
+            federation.kill_node(name)
+        else:
+            for running in apps:
+                running.kill()
     said = process.communicate(timeout=120)[0]
     assert process.returncode == 0, said
     run = RunDirectory(out)
