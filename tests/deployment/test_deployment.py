@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from federation import ROOT, Federation, rows, wait_for, write_rows
+from federation import ROOT, Federation, free_port, rows, wait_for, write_rows
 
 from clients.client_app import app
 from fedforget.deletions import deletion, forget
@@ -152,9 +152,10 @@ def test_an_unregistered_supernode_is_refused(federation: Federation, folder: Pa
     subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", str(key)], check=True)
     program = str(Path(sys.executable).parent / "flower-supernode")
     done = subprocess.run(
-        [program, "--superlink", f"127.0.0.1:{federation.port}",
+        [program, "--superlink", f"127.0.0.1:{federation.port}", "--port", str(free_port()),
          "--root-certificates", str(federation.tls / "ca.crt"),
          "--auth-supernode-private-key", str(key), "--node-config", 'client-id="hospital-a"'],
         env=federation.env, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode != 0
+    assert "SuperNode ID" not in done.stdout + done.stderr
