@@ -20,6 +20,7 @@ from fedforget.errors import DataError
 from fedforget.evaluation.measures import Measure, Subject
 from fedforget.evaluation.multiple_choice import Accuracy
 from fedforget.evaluation.muse import knowledge
+from fedforget.evaluation.prepared import asked
 from fedforget.evaluation.tofu import answered
 
 ACCURACY = "accuracy"
@@ -53,7 +54,7 @@ class Answers:
         return Accuracy(mean, n, math.sqrt(variance / n), 0.0)
 
 
-def answers(data: Data, domain: str, role: str, split: str, limit: int = 0) -> Answers | None:
+def answers(data: Data, domain: str, role: str, split: str, limit: int = 0, seed: int = 0) -> Answers | None:
     """Return a domain's questions as its benchmark asks them, or None where that is multiple choice.
 
     Parameters
@@ -61,8 +62,8 @@ def answers(data: Data, domain: str, role: str, split: str, limit: int = 0) -> A
     data : Data
     domain, role, split : str
         As for :meth:`fedforget.data.Data.questions`; the splits hold the same questions.
-    limit : int
-        First so many, in the seeded order; 0 for all.
+    limit, seed : int
+        How many, and which; see :func:`fedforget.evaluation.prepared.asked`.
 
     Raises
     ------
@@ -72,7 +73,7 @@ def answers(data: Data, domain: str, role: str, split: str, limit: int = 0) -> A
     family = data.of(domain) if isinstance(data, CombinedData) else data
     if not isinstance(family, Tofu | Muse):
         return None
-    pairs = family.asked_pairs(domain, role, split)[: limit or None]
+    pairs = asked(family.asked_pairs(domain, role, split), limit, seed, domain, role, split)
     if not pairs:
         raise DataError(f"domain {domain!r} ({role}) has no questions in the {split!r} split")
     if isinstance(family, Tofu):

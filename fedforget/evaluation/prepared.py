@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedforget.errors import DataError
+from fedforget.seeds import derive_seed
 
 if TYPE_CHECKING:
     from fedforget.data import Question
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -126,3 +130,25 @@ def _shared(left: Sequence[int], right: Sequence[int]) -> int:
             break
         n += 1
     return n
+
+
+def asked(questions: Sequence[Item], limit: int, seed: int, *key: str) -> list[Item]:
+    """Return the questions that are asked of a domain where a limit allows only some.
+
+    Parameters
+    ----------
+    questions : sequence
+        In the data's seeded order, whose prefixes are fair samples.
+    limit : int
+        0 for all.
+    seed : int
+        ``seeds.evaluation``; 0 takes the first, another draws that many, in their order.
+    *key : str
+        Domain, role and split, so that each is drawn by itself.
+    """
+    if not limit or limit >= len(questions):
+        return list(questions)
+    if not seed:
+        return list(questions[:limit])
+    drawn = random.Random(derive_seed(seed, "evaluation", "questions", *key))
+    return [questions[i] for i in sorted(drawn.sample(range(len(questions)), limit))]

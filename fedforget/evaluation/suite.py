@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,8 +17,7 @@ from fedforget.evaluation.answers import ACCURACY, MIXED, Answers, answers, comm
 from fedforget.evaluation.generation import generate
 from fedforget.evaluation.multiple_choice import Accuracy, score, summarise
 from fedforget.evaluation.perplexity import perplexity, prepare_texts
-from fedforget.evaluation.prepared import PreparedQuestions, prepare
-from fedforget.seeds import derive_seed
+from fedforget.evaluation.prepared import PreparedQuestions, asked, prepare
 
 if TYPE_CHECKING:
     from fedforget.data import Data, Question
@@ -143,10 +141,12 @@ class Suite:
         model, settings = self.backbone.model, self.config.evaluation
         key = (domain, role, split)
         if settings.suite == "benchmark" and key not in self._answers:
-            self._answers[key] = answers(self.data, domain, role, split, settings.max_questions)
-        if asked := self._answers.get(key):
-            found = asked.evaluate(model, self.backbone.tokenizer, settings.batch_size)
-            return found, asked.name
+            self._answers[key] = answers(
+                self.data, domain, role, split, settings.max_questions, self.config.seeds.evaluation
+            )
+        if benchmark := self._answers.get(key):
+            found = benchmark.evaluate(model, self.backbone.tokenizer, settings.batch_size)
+            return found, benchmark.name
         tokens = self._prepared(domain, role, split).tokens
         return summarise(score(model, tokens, batch_size=settings.batch_size)), ACCURACY
 
@@ -159,19 +159,10 @@ class Suite:
                     f"domain {domain!r} ({role}) has no questions in the {split!r} split; "
                     "add some, or leave the domain out of the evaluation"
                 )
-            kept = self._asked(questions, key)
+            settings = self.config.evaluation
+            kept = asked(questions, settings.max_questions, self.config.seeds.evaluation, *key)
             self._questions[key] = _Prepared(kept, prepare(self.backbone.tokenizer, kept))
         return self._questions[key]
-
-    def _asked(self, questions: list[Question], key: tuple[str, str, str]) -> list[Question]:
-        limit, seed = self.config.evaluation.max_questions, self.config.seeds.evaluation
-        if not limit or limit >= len(questions):
-            return questions
-        if not seed:
-            # The data come in a seeded order whose prefixes are fair samples.
-            return questions[:limit]
-        drawn = random.Random(derive_seed(seed, "evaluation", "questions", *key))
-        return [questions[i] for i in sorted(drawn.sample(range(len(questions)), limit))]
 
     def _rouge(self, split: str) -> dict[str, Any]:
         # The datasets package takes seconds to import and only this needs it.
