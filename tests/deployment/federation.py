@@ -18,7 +18,7 @@ from simulations.processes import MARK, end, new_mark
 ROOT = Path(__file__).resolve().parents[2]
 ENTRYPOINT = ROOT / "docker" / "entrypoint.sh"
 CERTIFICATES = ROOT / "docker" / "certificates.sh"
-PATIENCE = 90.0
+PATIENCE = 180.0  # seconds, for what takes a few on a machine with nothing else to do
 
 
 class Federation:
@@ -84,7 +84,7 @@ class Federation:
     def fedforget(self, *words: str, status: int = 0) -> str:
         """Run a command of ours, and return what it printed."""
         done = self.begin(*words)
-        said = done.communicate(timeout=PATIENCE * 2)[0]
+        said = done.communicate(timeout=PATIENCE)[0]
         assert done.returncode == status, said
         return said
 

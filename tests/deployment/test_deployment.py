@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from federation import ROOT, Federation, free_port, rows, wait_for, write_rows
+from federation import PATIENCE, ROOT, Federation, free_port, rows, wait_for, write_rows
 
 from clients.client_app import app
 from fedforget.deletions import deletion, forget
@@ -84,7 +84,7 @@ def test_firm_with_a_serverapp_that_is_killed_and_started_again(
     assert run.record["status"] == "completed"
     assert run.record["left_out"] == {}
     assert (run.merged / UPDATE).read_bytes() == (here.merged / UPDATE).read_bytes()
-    told = first.communicate(timeout=60)[0]
+    told = first.communicate(timeout=PATIENCE)[0]
     assert first.returncode == 1, told
     assert re.search(r"error: run \d+ failed: ", told)
 
@@ -137,7 +137,7 @@ def test_a_quorum_survives_a_killed_client_and_a_killed_supernode(
         else:
             for running in apps:
                 running.kill()
-    said = process.communicate(timeout=120)[0]
+    said = process.communicate(timeout=PATIENCE)[0]
     assert process.returncode == 0, said
     run = RunDirectory(out)
     assert sorted(run.record["clients"]) == ["hospital-a", "library"]
@@ -155,7 +155,7 @@ def test_an_unregistered_supernode_is_refused(federation: Federation, folder: Pa
         [program, "--superlink", f"127.0.0.1:{federation.port}", "--port", str(free_port()),
          "--root-certificates", str(federation.tls / "ca.crt"),
          "--auth-supernode-private-key", str(key), "--node-config", 'client-id="hospital-a"'],
-        env=federation.env, capture_output=True, text=True, timeout=60, check=False,
+        env=federation.env, capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert done.returncode != 0
     assert "SuperNode ID" not in done.stdout + done.stderr
