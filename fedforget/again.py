@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -16,6 +17,9 @@ from fedforget.merging.registry import find
 from fedforget.runs import RunDirectory
 from fedforget.settings import expand
 from fedforget.updates import merge_to
+
+# Another merge was faster, or the name cannot be that of a directory.
+_OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
 
 
 def merge_again(
@@ -69,9 +73,14 @@ def merge_again(
     target = Path(out).expanduser().resolve() if out else _default(run, name)
     if target.exists():
         raise RunError(f"{target}: exists already; choose another --out, or remove it first")
-    with atomic_path(target) as temporary:
-        temporary.mkdir()
-        merge_to(temporary, section, summaries, merge_over)
+    try:
+        with atomic_path(target) as temporary:
+            temporary.mkdir()
+            merge_to(temporary, section, summaries, merge_over)
+    except OSError as error:
+        if error.errno not in _OCCUPIED:
+            raise
+        raise RunError(f"{target}: cannot be made ({error.strerror}); choose another --out") from error
     return target
 
 

@@ -146,11 +146,17 @@ def certify(path: Path, fishers: Path) -> Certification:
                         f"tensor {name!r}: is in the {'certificate' if name in known else 'file'} alone"
                     )
             clients = said.get("clients") or _retain_clients(fishers)
+            if found.budget is not None:
+                for client in _left_out(fishers, clients):
+                    found.problems.append(
+                        f"retain client {client!r}: its summary is in {fishers}, and the "
+                        "certificate leaves it out"
+                    )
             for name in names:
                 _certify_tensor(found, name, file.get_tensor(name), said, clients, fishers)
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{path}: cannot be read as a merged update ({error})") from error
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
         raise ModelError(
             f"{path}: its certificate was changed or is not one ({type(error).__name__}: {error})"
         ) from error
@@ -163,6 +169,22 @@ def digest(tensor: Tensor) -> str:
     sha = hashlib.sha256(f"{raw.dtype} {tuple(raw.shape)}\n".encode())
     sha.update(raw.reshape(-1).view(torch.uint8).numpy().data)
     return sha.hexdigest()
+
+
+def digests(metadata: Mapping[str, str], path: Path) -> dict[str, str]:
+    """Return the SHA-256 of every tensor that was written with a certificate, see :func:`digest`.
+
+    Raises
+    ------
+    ModelError
+        There is a certificate and it cannot be read; ``path`` begins its text.
+    """
+    try:
+        return {name: one["sha256"] for name, one in _content(metadata, path).get("tensors", {}).items()}
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise ModelError(
+            f"{path}: its certificate was changed or is not one ({type(error).__name__}: {error})"
+        ) from error
 
 
 def processed(name: str, raw: Tensor, alpha: float, eps0: float, working: torch.dtype) -> SparseFisher:
@@ -190,11 +212,12 @@ def _certify_tensor(
     clients: Sequence[str],
     fishers: Path,
 ) -> None:
-    entry = said.get("tensors", {}).get(name, {})
+    # One that is known and empty is read like any other, so that what it lacks is told.
+    entry = said.get("tensors", {}).get(name)
     where = f"tensor {name!r}"
-    if entry and digest(update) != entry["sha256"]:
+    if entry is not None and digest(update) != entry["sha256"]:
         found.problems.append(f"{where}: its bytes are not those that were certified")
-    if found.budget is not None and entry:
+    if found.budget is not None and entry is not None:
         for key in ("multipliers", "ratio", "fishers"):
             if len(entry[key]) != len(clients):
                 found.problems.append(f"{where}: the certificate's {key} are not one per client")
@@ -206,16 +229,16 @@ def _certify_tensor(
         raw = _fisher(fishers, client, name)
         if tuple(raw.shape) != tuple(update.shape):
             raise SummaryError(f"{who}: the Fisher has shape {tuple(raw.shape)}, not {tuple(update.shape)}")
-        if found.budget is not None and entry and digest(raw) != entry["fishers"][k]:
+        if found.budget is not None and entry is not None and digest(raw) != entry["fishers"][k]:
             found.problems.append(f"{who}: the Fisher is not the one that the certificate was made with")
-        working = torch.float64 if entry.get("working") == "float64" else torch.float32
+        working = torch.float64 if (entry or {}).get("working") == "float64" else torch.float32
         working = torch.promote_types(working, raw.dtype)
         support = processed(
             f"client {client!r}", raw, said.get("alpha", 0.1), said.get("eps0", 1e-8), working
         )
         values.append(damage(flat, support))
         found.damages.setdefault(name, {})[client] = values[-1]
-        if found.budget is None or not entry:
+        if found.budget is None or entry is None:
             continue
         if not values[-1] <= found.budget:
             found.problems.append(f"{who}: damage {values[-1]!r} exceeds the budget {found.budget!r}")
@@ -224,7 +247,7 @@ def _certify_tensor(
                 f"{who}: the certificate says b/epsilon = {entry['ratio'][k]}, the bytes say "
                 f"{_ratio(values[-1], found.budget)!r}"
             )
-    if found.budget is not None and entry:
+    if found.budget is not None and entry is not None:
         found.optimal[name] = bool(entry["certified"])
         multipliers = [float(value) for value in entry["multipliers"]]
         gap = _slack_gap(multipliers, values, found.budget)
@@ -257,6 +280,17 @@ def _retain_clients(folder: Path) -> list[str]:
         client
         for client, path in _fisher_files(folder)
         if not (path.parent / "summary.json").is_file() or ClientSummary.load(path.parent).role == "retain"
+    ]
+
+
+def _left_out(folder: Path, clients: Sequence[str]) -> list[str]:
+    """Retain clients whose summaries a folder holds; of a bare file nobody knows the role."""
+    return [
+        client
+        for client, path in _fisher_files(folder)
+        if client not in clients
+        and (path.parent / "summary.json").is_file()
+        and ClientSummary.load(path.parent).role == "retain"
     ]
 
 

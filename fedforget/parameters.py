@@ -151,7 +151,10 @@ def _plain(value: Any, wanted: type) -> Any:
     if isinstance(value, bool):
         return None
     if wanted is float:
-        return float(value) if isinstance(value, numbers.Real) else None
+        try:
+            return float(value) if isinstance(value, numbers.Real) else None
+        except OverflowError:  # a whole number beyond every float
+            return math.inf if value > 0 else -math.inf
     if wanted is int:
         return int(value) if isinstance(value, numbers.Integral) else None
     return value if isinstance(value, str) else None

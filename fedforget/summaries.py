@@ -26,6 +26,7 @@ Role = Literal["forget", "retain"]
 ROLES: tuple[Role, ...] = ("forget", "retain")
 
 _FORMAT = 1
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _CLIENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -144,17 +145,16 @@ class ClientSummary:
         if isinstance(delta, LoraFactors) and not math.isfinite(delta.scale):
             raise SummaryError(f"{who}: task vector {name!r} has scale {delta.scale}")
         for part in (delta.A, delta.B) if isinstance(delta, LoraFactors) else (delta,):
-            if not part.is_floating_point():
-                raise SummaryError(f"{who}: task vector {name!r} has dtype {part.dtype}, not a floating one")
+            _check_plain(f"{who}: task vector {name!r}", part)
         shape = tuple(delta.shape)
         if self.fisher:
             fisher = self.fisher[name]
+            values = fisher.values if isinstance(fisher, SparseFisher) else fisher
+            _check_plain(f"{who}: Fisher {name!r}", values)
             if tuple(fisher.shape) != shape:
                 raise SummaryError(
                     f"{who}: Fisher {name!r} has shape {tuple(fisher.shape)}, its task vector has {shape}"
                 )
-            if not fisher.dtype.is_floating_point:
-                raise SummaryError(f"{who}: Fisher {name!r} has dtype {fisher.dtype}, not a floating one")
         return shape
 
     def check_against(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -261,6 +261,18 @@ class ClientSummary:
                 f"{path}: not a client summary ({type(error).__name__}: {error}); "
                 "give the directory that ClientSummary.save wrote"
             ) from error
+
+
+def _check_plain(what: str, tensor: object) -> None:
+    """Refuse what no merge can compute with; ``what`` begins the message."""
+    if not isinstance(tensor, Tensor):
+        raise SummaryError(f"{what} is a {type(tensor).__name__}, not a torch tensor")
+    if tensor.dtype not in _DTYPES:
+        kinds = "not a floating one" if not tensor.is_floating_point() else "which nothing is computed in"
+        raise SummaryError(f"{what} has dtype {tensor.dtype}, {kinds}; send fp16, bf16, fp32 or fp64")
+    if tensor.layout != torch.strided or tensor.is_meta:
+        kind = "holds no values" if tensor.is_meta else f"is a {tensor.layout} tensor"
+        raise SummaryError(f"{what} {kind}; send a dense one")
 
 
 def all_finite(tensor: Tensor) -> bool:

@@ -18,6 +18,7 @@ from fedforget import cli
 from fedforget.again import merge_again
 from fedforget.certificates import KEY, certify, find_fishers
 from fedforget.codecs.top import sparsify
+from fedforget.errors import ModelError, RunError
 from fedforget.runs import RunDirectory
 from fedforget.sparse_fisher import dense_fisher
 from fedforget.updates import UPDATE
@@ -143,3 +144,30 @@ def test_without_a_budget_damages_are_reported_and_nothing_is_certified(
     assert "Nothing is certified" in out
     assert ("carries no certificate" if scaled else "'ties' has no budget") in out
     assert ": damage " in out
+
+
+def test_a_tensor_or_client_cannot_be_left_out_of_the_claims(certified: Path, tmp_path: Path) -> None:
+    said = content(certified)
+    name = sorted(said["tensors"])[0]
+    rewrite(certified, {**said, "tensors": {**said["tensors"], name: {}}})
+    with pytest.raises(ModelError, match="its certificate was changed or is not one"):
+        certify(certified, find_fishers(certified))
+    rewrite(certified, said)
+    folder, client = tmp_path / "fishers", said["clients"][0]
+    shutil.copytree(find_fishers(certified), folder)
+    shutil.copytree(folder / client, folder / "retain-other")
+    assert certify(certified, folder).problems == [
+        f"retain client 'retain-other': its summary is in {folder}, and the certificate leaves it out"
+    ]
+
+
+def test_a_certificate_nested_beyond_reading_is_one_sentence(certified: Path) -> None:
+    save_file(load_file(certified), certified, metadata={KEY: "[" * 100_000})
+    with pytest.raises(ModelError, match="its certificate was changed or is not one"):
+        certify(certified, find_fishers(certified))
+
+
+def test_a_merge_into_a_place_that_cannot_be_says_so(stored_run: RunDirectory, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="choose another --out"):
+        merge_again(stored_run, "avg", out=tmp_path / "file" / "merged")

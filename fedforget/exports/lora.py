@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fedforget.certificates import KEY
 from fedforget.errors import ExportError
 from fedforget.exports.lowrank import LowRank, of_error, of_rank
 from fedforget.exports.source import Source
@@ -72,7 +73,8 @@ def export_lora(
         ensure_room(folder, sum(tensor.nbytes for tensor in tensors.values()))
         report = _report(source, found, rank, error)
         about = source.about()
-        del about["certificates"]  # they do not hold for an approximation
+        for key in ("certificates", KEY):  # they do not hold for an approximation
+            about.pop(key, None)
         about |= {"approximate": "true", "relative_error": repr(report["overall"]["relative_error"])}
         shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         write_update(folder / WEIGHTS, sorted(tensors.items()), shapes, about)

@@ -136,7 +136,7 @@ def _factors(wide: Tensor, basis: Tensor) -> LowRank:
     B = basis.contiguous()
     A = B.T @ wide
     error = 0.0
-    step = max(1, _BLOCK // wide.shape[1])
+    step = max(1, _BLOCK // max(1, wide.shape[1]))
     for start in range(0, wide.shape[0], step):
         rows = slice(start, start + step)
         error += _squared_norm(wide[rows] - B[rows] @ A)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,11 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from fedforget.certificates import digest, digests
 from fedforget.errors import ExportError
 from fedforget.files import read_json
 from fedforget.runs import RunDirectory
+from fedforget.summaries import all_finite
 from fedforget.updates import REPORT, UPDATE
 
 
@@ -66,15 +68,27 @@ class Source:
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield every tensor, in the order of the names."""
-        with safe_open(self.file, framework="pt") as file:
-            for name in self.shapes:
-                yield name, file.get_tensor(name)
+        for name in self.shapes:
+            yield name, self.tensor(name)
 
     def tensor(self, name: str) -> Tensor:
-        """Read one tensor."""
+        """Read one tensor.
+
+        Raises
+        ------
+        ExportError
+            It is not what the merge wrote, or holds what no update does.
+        """
         with safe_open(self.file, framework="pt") as file:
             found: Tensor = file.get_tensor(name)
-        return found
+            said = digests(file.metadata() or {}, self.file).get(name)
+        if said is not None and digest(found) != said:
+            what = "is not what was merged (its bytes have another SHA-256)"
+        elif not all_finite(found):
+            what = "holds NaN or infinite values"
+        else:
+            return found
+        raise ExportError(f"{self.file}: tensor {name!r} {what}; merge again with `fedforget merge`")
 
     def about(self) -> dict[str, str]:
         """Return what the update is, as text: for the metadata of a file.
@@ -127,15 +141,28 @@ def open_source(path: str | Path, run: str | Path | None = None) -> Source:
         raise ExportError(f"{folder}: lies in no run's directory; say which run it belongs to with --run")
     if not (folder / REPORT).is_file():
         raise ExportError(f"{folder}: has no {REPORT} beside {UPDATE}; merge again with `fedforget merge`")
-    merge = dict(read_json(folder / REPORT))
+    merge = read_json(folder / REPORT)
     try:
         with safe_open(folder / UPDATE, framework="pt") as file:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in sorted(file.keys())}
     except (OSError, SafetensorError) as error:
         raise ExportError(f"{folder / UPDATE}: cannot be read as safetensors ({error})") from error
-    if not isinstance(merge.get("tensors"), dict) or set(merge["tensors"]) != set(shapes):
+    if not _about(merge, shapes):
         raise ExportError(f"{folder / REPORT}: is not about the tensors of {UPDATE}; merge again")
     return Source(folder / UPDATE, merge, RunDirectory(found), shapes, (folder / UPDATE).stat().st_size)
+
+
+def _about(merge: object, names: Iterable[str]) -> bool:
+    """Tell whether a report is whole and about these tensors."""
+    if not isinstance(merge, dict) or not isinstance(merge.get("method"), str):
+        return False
+    tensors = merge.get("tensors")
+    return (
+        isinstance(merge.get("parameters"), dict)
+        and isinstance(tensors, dict)
+        and set(tensors) == set(names)
+        and all(isinstance(report, dict) for report in tensors.values())
+    )
 
 
 def _run_above(folder: Path) -> Path | None:

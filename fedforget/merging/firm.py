@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedforget.errors import ConfigError
@@ -58,8 +59,8 @@ def firm(clients: Clients, p: FirmParameters) -> Plan:
     def tensor(name: str) -> tuple[Tensor, dict[str, Any]]:
         sensitivities = process(clients, name, p.alpha, p.eps0)
         base, support, report = merge_base(sensitivities, p, clients.dtype(name), collect=constrained)
-        if not constrained:
-            return base, report
+        if not constrained or not (math.isfinite(report["base_norm"]) or bool(torch.isfinite(base).all())):
+            return base, report  # the merge itself tells of an overflow
         return base, report | project_onto_budgets(base, support, p.epsilon, p.solver)
 
     return Plan(tensor)

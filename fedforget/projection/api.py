@@ -174,8 +174,8 @@ def _check_settings(m: int, epsilon: float, solver: str, eps0: float) -> None:
 
 
 def _check_floating(name: str, tensor: Tensor) -> None:
-    if not tensor.is_floating_point():
-        raise SummaryError(f"{name} has dtype {tensor.dtype}; it must be a floating one")
+    if not tensor.is_floating_point() or tensor.dtype.itemsize < 2:
+        raise SummaryError(f"{name} has dtype {tensor.dtype}; it must be a floating one of 16 bits or more")
     if tensor.numel():
         low, high = torch.aminmax(tensor.detach())
         if not bool(torch.isfinite(low) & torch.isfinite(high)):

@@ -106,6 +106,7 @@ def _edit(path: list[object], value: object):  # type: ignore[no-untyped-def]
         (_edit(["role"], None), "'role'"),
         (_edit(["num_examples"], True), "'num_examples'"),
         (_edit(["num_examples"], -1), "'num_examples'"),
+        (_edit(["tensors", 0, "shape"], [0, 2**47, 2**47]), "which no tensor can have"),
         (_edit(["scales"], {"w": "x"}), "scale of tensor 'w'"),
         (_edit(["scales"], {"w": float("nan")}), "scale of tensor 'w'"),
         (_edit(["scales"], {}), "both LoRA factors and a scale"),

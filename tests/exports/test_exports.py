@@ -184,3 +184,36 @@ def test_options_of_another_format(
 ) -> None:
     status, said = fedforget(capsys, "export", "nowhere", *words)
     assert (status, message in said) == (1, True)
+
+
+def test_an_update_that_is_not_what_was_merged_is_not_exported(source: Source, tmp_path: Path) -> None:
+    raw = bytearray(source.file.read_bytes())
+    raw[-3] ^= 0x40
+    source.file.write_bytes(raw)
+    for number, export in enumerate((export_delta, export_model, lambda *a: export_lora(*a, rank=2))):
+        with pytest.raises(ExportError, match="is not what was merged"):
+            export(source, tmp_path / str(number))
+    bad = {name: torch.full(shape, float("nan")) for name, shape in source.shapes.items()}
+    write_update(source.file, bad.items(), source.shapes)
+    with pytest.raises(ExportError, match="holds NaN or infinite values"):
+        export_model(open_source(source.run.path), tmp_path / "nan")
+
+
+def test_a_report_that_is_not_whole_is_refused(source: Source) -> None:
+    report = source.file.parent / "merge.json"
+    whole = json.loads(report.read_text())
+    for broken in (
+        None,
+        {"tensors": whole["tensors"], "method": "firm"},
+        {"tensors": whole["tensors"], "parameters": {}},
+        {**whole, "tensors": dict.fromkeys(whole["tensors"], 3)},
+    ):
+        report.write_text(json.dumps(broken))
+        with pytest.raises(ExportError, match=r"is not about the tensors of update\.safetensors"):
+            open_source(source.run.path)
+
+
+def test_an_adapter_carries_no_certificate(source: Source, tmp_path: Path) -> None:
+    export_lora(source, tmp_path / "lora-approximate-r2", rank=2)
+    with safe_open(tmp_path / "lora-approximate-r2" / "adapter_model.safetensors", framework="pt") as file:
+        assert not [key for key in file.metadata() if "certificate" in key]

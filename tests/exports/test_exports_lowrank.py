@@ -75,3 +75,7 @@ def test_what_cannot_be_asked() -> None:
             of_error(torch.ones(3, 3), target, seed=0)
     with pytest.raises(ExportError, match="cannot be reached with fp32 factors"):
         of_error(matrix(20, 30, decay=1.0), 1e-12, seed=0)
+
+
+def test_a_matrix_without_columns() -> None:
+    assert of_rank(torch.zeros(4, 0), 2, seed=0).rank == 0

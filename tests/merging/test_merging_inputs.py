@@ -139,3 +139,29 @@ def test_streaming_checks_before_the_first_tensor(make):
         merge_tensors([make("a", [1], [1]), make("a", [1], [1])], "firm")
     with pytest.raises(ConfigError, match="budget per retain client"):
         merge_tensors([make("a", [1], [1])], "firm", epsilon=1.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (torch.ones(3).to(torch.float8_e4m3fn), "dtype torch.float8_e4m3fn"),
+        (torch.ones(3).to_sparse(), "is a torch.sparse_coo tensor"),
+        (torch.ones(3, device="meta"), "holds no values"),
+        (torch.ones(3).numpy(), "is a ndarray, not a torch tensor"),
+    ],
+    ids=["float8", "sparse", "meta", "numpy"],
+)
+def test_tensors_that_nothing_computes_with(make, value, message):
+    for where in ("deltas", "fisher"):
+        other = make("b", [1, 2, 3], [1, 2, 3])
+        setattr(other, where, {"w": value})
+        with pytest.raises(SummaryError, match=f"client 'b': .*{message}"):
+            merge([make("a", [1, 2, 3], [1, 2, 3]), other], "firm")
+
+
+def test_overflow_before_the_projection_is_called_one(make):
+    four = [make("a", [1], [1], dtype=torch.float32), make("r", [1], [1], role="retain", dtype=torch.float32)]
+    with pytest.raises(SummaryError, match="tensor 'w': the merge by 'firm' overflows"):
+        merge(four, "firm", gamma=1e39, epsilon=1.0)
+    with pytest.raises(ConfigError, match="gamma must be a positive finite number"):
+        merge(four, "firm", gamma=10**400)
