@@ -94,9 +94,8 @@ class Entry:
         shape, parts = field(raw, "shape", list, who), raw.get("parts", [])
         if len(shape) > 8 or any(type(d) is not int or not 0 <= d < 2**48 for d in shape):
             raise SummaryError(f"{who}: tensor {name!r} declares a shape that is not a list of sizes")
-        if (
-            math.prod(d for d in shape if d) >= 2**62
-        ):  # strides overflow even where a size of 0 makes it empty
+        # Strides overflow even where a size of 0 makes it empty.
+        if 0 in shape and math.prod(d for d in shape if d) >= 2**62:
             raise SummaryError(f"{who}: tensor {name!r} declares the shape {shape}, which no tensor can have")
         if not isinstance(parts, list) or any(type(n) is not int or not 0 <= n < 2**48 for n in parts):
             raise SummaryError(f"{who}: tensor {name!r} declares parts that are not a list of sizes")
