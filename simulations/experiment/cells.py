@@ -92,7 +92,7 @@ def finished(cell: Cell, out: Path) -> bool:
     path = cell.path(out) / RESULT
     if not path.is_file():
         return False
-    stored = read_json(path).get("asked", {})
+    stored = _result(path)["asked"]
     # A key that configurations did not have yet had its default.
     for name in ("config", "stream"):
         text = yaml.safe_dump(stored.get(name, {}))
@@ -185,10 +185,17 @@ def load_results(out: Path) -> list[dict[str, Any]]:
     RunError
         There is none, or one cannot be read.
     """
-    found = [dict(read_json(path)) for path in sorted(Path(out).glob(f"*/*/*/seed-*/{RESULT}"))]
+    found = [_result(path) for path in sorted(Path(out).glob(f"*/*/*/seed-*/{RESULT}"))]
     if not found:
         raise RunError(f"{out}: holds no finished cell; run `fedforget experiment exact --out {out}` first")
     return sorted(found, key=lambda one: (one["setting"], one["variant"], one["method"], one["seed"]))
+
+
+def _result(path: Path) -> dict[str, Any]:
+    found = read_json(path)
+    if not isinstance(found, dict) or not {"setting", "variant", "method", "seed", "asked"} <= found.keys():
+        raise RunError(f"{path}: is no cell's result; remove it, and the cell is run again")
+    return found
 
 
 def _difference(stored: Any, asked: Any, key: str = "") -> str:

@@ -90,7 +90,7 @@ def exact(
     from fedforget.workers import available_cpus
     from simulations.experiment.course import Pace
     from simulations.experiment.plan import cells_of
-    from simulations.experiment.workers import run_cells
+    from simulations.experiment.workers import due_cells, run_cells
 
     folder = Path(out).expanduser().resolve()
     cells = cells_of(
@@ -104,6 +104,7 @@ def exact(
         values=_words(values),
     )
     given = {"methods": methods, "seeds": seeds, "match": match, "ablation": ablation, "values": values}
+    due_cells(cells, folder, again)  # a command that is refused made nothing of the page
     _note_command(folder, preset or [], overrides or [], {**given, "every": every, "horizon": horizon})
     left = run_cells(
         cells, folder, workers=workers or available_cpus(), minutes=minutes, again=again, say=typer.echo

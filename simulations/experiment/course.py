@@ -15,9 +15,9 @@ from fedforget.data.holdings import Holdings
 from fedforget.data.records import Corpus, Records
 from fedforget.evaluation.membership import member_scores
 from fedforget.sequences.ledger import Deletion, Ledger
-from fedforget.sequences.theory import service_life
 from fedforget.sequential_plan import SequentialPlan
 from fedforget.verify import verify_run
+from simulations.experiment.predicted import exact_life
 from simulations.federated_method import FederatedMethod
 from simulations.methods import Cost, UnlearningMethod
 
@@ -206,8 +206,8 @@ def life_as_formed(method: UnlearningMethod) -> float | None:
         return None
     with Ledger(method.run.ledger, read_only=True, verify=False) as ledger:
         plan = SequentialPlan.of(ledger.groups(), ledger.sequences())
-    sizes = [float(len(group)) for group in plan.groups]
-    return service_life(plan.sequences, prior=sizes, num_groups=len(sizes)).mean
+    life = exact_life(plan.sequences, [float(len(group)) for group in plan.groups])
+    return life.mean if life else None
 
 
 def verified(method: UnlearningMethod, number: int) -> dict[str, Any] | None:

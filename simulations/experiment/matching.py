@@ -89,6 +89,7 @@ def configured(config: SequentialRunConfig, method: str, found: Match) -> Sequen
     changed = copy.deepcopy(config)
     if method == FEDSGT:
         changed.sequences.budget = found.budget
+        changed.sequences.shards = 0  # SISA's: what is planned and asked for must be what is trained
         return changed
     changed.training.rounds = found.rounds
     changed.module.r *= found.modules

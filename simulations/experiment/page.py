@@ -21,7 +21,8 @@ from simulations.experiment.summaries import Result
 INTRODUCTION = """\
 Methods were sent one stream of deletion requests per setting and seed, each naming {records} records of one \
 slice ({kind}). A seed sets everything that is drawn: partition, groups, training, requests. What is \
-exact serves nothing that depends on a deleted record; what is approximate is listed beside and says so. \
+exact serves nothing that was trained on a deleted record, FedCIO's given its clusters: those were formed \
+from updates that the deleted records had a part in. What is approximate is listed beside and says so. \
 The comments of the presets say how they were set. Everything below is made of the cells' stored results by \
 the command, prose included.
 """

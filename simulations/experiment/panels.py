@@ -85,7 +85,7 @@ def remaining_panels(results: Sequence[Result]) -> list[Panel]:
                     Line("", method, [row["after"] for row in rows], [row[key] for row in rows], style="seed")
                 )
             told = next((one["predicted"] for one in own if one["predicted"]), None)
-            if told:
+            if told and told["remaining"]:  # the life is known for more groups than this curve
                 curve = told["remaining"]
                 label = f"{method}, predicted"
                 lines.append(Line(label, method, list(range(len(curve))), curve, style="predicted"))

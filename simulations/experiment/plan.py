@@ -15,6 +15,7 @@ from simulations.experiment.cells import BASE, Cell
 from simulations.experiment.course import Pace
 from simulations.experiment.matching import FEDSGT, configured, match
 from simulations.methods import METHODS, ONE_CLIENT
+from simulations.methods import configured as suited
 
 PREFIX = "exact-"  # of the presets that are made for this experiment
 
@@ -101,6 +102,9 @@ def cells_of(
         raise ConfigError([f"--ablation: {ablation!r} is not one of {known}{nearest(ablation, ABLATIONS)}"])
     if ablation and [*methods] not in ([], [FEDSGT]):
         raise ConfigError([f"--ablation: is of {FEDSGT} alone; leave --methods out"])
+    for override in overrides:
+        if (key := override.partition("=")[0].strip()) in _SET:
+            raise ConfigError([f"{key}: cannot be overridden here; it is set by {_SET[key]}"])
     if values and not ablation:
         raise ConfigError(["--values: are an ablation's; name it with --ablation"])
     if ablation:  # what recovers and what is verified is no question of an ablation
@@ -116,9 +120,21 @@ def cells_of(
             for variant, changed in _variants(fedsgt, ablation, values):
                 for method in chosen:
                     own = changed if method == FEDSGT else configured(config, method, found)
+                    suited(method, own)  # or it would be told after the other cells have run
                     text, stream = to_yaml(own), to_yaml(changed)
                     cells.append(Cell(setting_name(name), variant, method, seed, text, stream, found, pace))
+    _refuse_twins(cells)
     return cells
+
+
+def _refuse_twins(cells: Sequence[Cell]) -> None:
+    """Refuse cells of one directory, of which one would remove what the other stores."""
+    known = set()
+    for cell in cells:
+        if str(cell) in known:
+            what = "name each preset (by a file name of its own), method and value once"
+            raise ConfigError([f"{cell}: is asked for twice; {what}"])
+        known.add(str(cell))
 
 
 def preset_of(setting: str) -> str:
@@ -148,5 +164,11 @@ def _variants(
     return found
 
 
+_SEEDS = ("data", "model", "grouping", "training", "requests")
+
+_SET = {"method": "--methods", **{f"seeds.{name}": "--seeds" for name in _SEEDS}}
+"""What overrides cannot set, and what does."""
+
+
 def _seeded(seed: int) -> list[str]:
-    return [f"seeds.{name}={seed}" for name in ("data", "model", "grouping", "training", "requests")]
+    return [f"seeds.{name}={seed}" for name in _SEEDS]

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from fedforget.errors import FedForgetError, RunError
 from simulations.experiment.cells import Cell, finished, run_cell
 
@@ -40,10 +42,32 @@ def run_cells(
     Raises
     ------
     RunError
-        A stored cell was made with another configuration, or cells failed; those that could be run are
-        stored.
+        A stored cell was made with another configuration, or another process runs cells in ``out``, or cells
+        failed; those that could be run are stored.
     """
-    due = [cell for cell in cells if not _done(cell, out, again)]
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(out / ".running.lock", timeout=0):
+            return _run_due(cells, out, workers, minutes, again, say)
+    except Timeout:
+        raise RunError(f"{out}: another process is running cells here; wait for it to end") from None
+
+
+def due_cells(cells: Sequence[Cell], out: Path, again: bool = False) -> list[Cell]:
+    """Return the cells without a stored result.
+
+    Raises
+    ------
+    RunError
+        A stored cell was made with another configuration, and ``again`` is not given.
+    """
+    return [cell for cell in cells if not _done(cell, out, again)]
+
+
+def _run_due(
+    cells: Sequence[Cell], out: Path, workers: int, minutes: float, again: bool, say: Callable[[str], None]
+) -> int:
+    due = due_cells(cells, out, again)
     say(f"{len(cells)} cells, {len(cells) - len(due)} of them finished before")
     deadline = time.monotonic() + 60.0 * minutes if minutes else float("inf")
     failures: list[str] = []

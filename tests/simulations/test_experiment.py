@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from fedforget import cli
 from fedforget.data.records import Corpus, Records
@@ -23,6 +24,7 @@ from simulations.experiment.course import Course, Pace
 from simulations.experiment.figures import FIGURES, draw
 from simulations.experiment.matching import configured, match
 from simulations.experiment.plan import ABLATIONS, cells_of
+from simulations.experiment.predicted import exact_life, predicted
 from simulations.experiment.workers import run_cells
 from simulations.methods import Cost
 
@@ -189,6 +191,47 @@ def test_a_cell_that_fails_leaves_the_others(tmp_path: Path) -> None:
     assert [one["seed"] for one in load_results(tmp_path)] == [1]
 
 
+def test_more_groups_than_subsets_can_hold_still_have_an_expected_life(tmp_path: Path) -> None:
+    config = load_sequential("exact-digits-iid", "grouping.groups=24 sequences.budget=24")  # of 50 slices
+    told = predicted("FedSGT", config)
+    assert told is not None
+    sizes = [2] * 22 + [3] * 2
+    rng = np.random.default_rng(0)
+    lives = []
+    for _ in range(400):
+        left, life = set(range(24)), 0
+        while left:
+            left.discard(int(rng.choice(24, p=np.divide(sizes, 50))))
+            life += 1
+        lives.append(life)
+    assert told["life"] == pytest.approx(np.mean(lives), abs=4 * np.std(lives) / 20)
+    assert told["remaining"] is None
+    assert exact_life([(group,) for group in range(30)], list(range(1, 31))) is None
+
+
+def test_what_fedsgt_is_told_and_asked_is_what_it_trains() -> None:
+    (cell,) = cells_of(["sisa-digits"], [], ["FedSGT"], [0], rule="none", pace=PACE)
+    assert "shards: 0" in cell.config
+    assert "shards: 0" in cell.stream
+
+
+def test_one_process_at_a_time_and_nothing_that_is_no_result(stored: Path) -> None:
+    with FileLock(stored / ".running.lock"), pytest.raises(RunError, match="another process is running"):
+        run_cells(cells(["FedSGT"]), stored, workers=1)
+    (path,) = stored.glob(f"*/*/FedSGT/seed-0/{RESULT}")
+    write_json(path, [])
+    with pytest.raises(RunError, match="is no cell's result; remove it"):
+        load_results(stored)
+    with pytest.raises(RunError, match="is no cell's result; remove it"):
+        run_cells(cells(["FedSGT"]), stored, workers=1)
+
+
+def test_a_command_that_is_refused_is_not_on_the_page(stored: Path) -> None:
+    words = ["experiment", "exact", "--preset", "fedsgt-ci", "--methods", "FedSGT", "--seeds", "0"]
+    assert run(*words, "--every", "1", "--out", stored, *SMALL, "training.batch_size=8") == 1
+    assert not (stored / "commands.json").exists()
+
+
 def test_cells_over_ray_are_those_of_this_process(ran: Path, tmp_path: Path) -> None:
     assert run_cells(cells(["FedRetrain"]), tmp_path, workers=2) == 0
     (apart,) = load_results(tmp_path)
@@ -274,6 +317,7 @@ def test_the_command_carries_on_and_writes_its_page(
     )
     assert "training.rounds=2" in text
     assert "at commit " in text
+    assert "FedCIO's given its clusters" in text
     assert "## The paper's claims" in text
     assert "](page/accuracy.png)" in text
     assert (page.parent / "page" / "accuracy.png").read_bytes().startswith(b"\x89PNG")
@@ -296,6 +340,13 @@ def test_the_command_carries_on_and_writes_its_page(
         (["--values", "1"], "name it with --ablation"),
         (["--match", "cost"], "--match: 'cost' is not one of"),
         (["--preset", "digits"], "no preset or YAML file 'digits'"),
+        (["--preset", "digits-iid", "--preset", "exact-digits-iid"], "is asked for twice"),
+        (["--methods", "FedCIO,FedCIO"], "is asked for twice"),
+        (["--ablation", "B", "--values", "3,3"], "is asked for twice"),
+        (["clustering.clusters=50"], "10 clients cannot form 50 clusters"),
+        (["--methods", "FedAvg,SISA"], "SISA is a method for data in one place"),
+        (["seeds.data=5"], "seeds.data: cannot be overridden here; it is set by --seeds"),
+        (["method=fedcio"], "method: cannot be overridden here; it is set by --methods"),
     ],
 )
 def test_what_cannot_be_run_is_refused(
