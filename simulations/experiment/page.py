@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from simulations.experiment.figures import save_figures
 from simulations.experiment.summaries import Result
 
 INTRODUCTION = """\
-Methods were sent one stream of deletion requests per setting and seed, each naming {records} records of one \
-slice ({kind}). A seed sets everything that is drawn: partition, groups, training, requests. What is \
+Methods were sent one stream of deletion requests per setting and seed, {asked}. \
+A seed sets everything that is drawn: partition, groups, training, requests. What is \
 exact serves nothing that was trained on a deleted record, FedCIO's given its clusters: those were formed \
 from updates that the deleted records had a part in. What is approximate is listed beside and says so. \
 The comments of the presets say how they were set. Everything below is made of the cells' stored results by \
@@ -118,11 +118,16 @@ def _csv(rows: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def _introduction(results: Sequence[Result]) -> str:
-    asked = [one["asked"]["stream"]["requests"] for one in results]
-    return INTRODUCTION.format(
-        records=_listed(one["records"] or "all" for one in asked),
-        kind=f"{_listed(one['kind'] for one in asked)} requests",
-    )
+    return INTRODUCTION.format(asked=_listed(_asked(one["asked"]["stream"]["requests"]) for one in results))
+
+
+def _asked(requests: Mapping[str, Any]) -> str:
+    """Return what one request of a stream is, in words."""
+    if requests["file"]:
+        return "replayed from a file"
+    if requests["kind"] == "withdrawal":
+        return "each withdrawing a client with all that it holds"
+    return f"each naming {requests['records'] or 'all'} records of one slice ({requests['kind']} requests)"
 
 
 def _listed(values: Iterable[Any]) -> str:

@@ -23,6 +23,7 @@ from simulations.experiment.cells import BASE, RESULT, load_results
 from simulations.experiment.course import Course, Pace
 from simulations.experiment.figures import FIGURES, draw
 from simulations.experiment.matching import configured, match
+from simulations.experiment.page import write_page
 from simulations.experiment.plan import ABLATIONS, cells_of
 from simulations.experiment.predicted import exact_life, predicted
 from simulations.experiment.workers import run_cells
@@ -224,6 +225,22 @@ def test_one_process_at_a_time_and_nothing_that_is_no_result(stored: Path) -> No
         load_results(stored)
     with pytest.raises(RunError, match="is no cell's result; remove it"):
         run_cells(cells(["FedSGT"]), stored, workers=1)
+
+
+def test_the_page_says_what_requests_were(
+    stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simulations.experiment.page.save_figures", lambda *_: {})
+    results = load_results(stored)
+    for changed, said in (
+        ({}, "each naming 2 records of one slice (uniform requests). A seed"),
+        ({"kind": "withdrawal"}, "each withdrawing a client with all that it holds. A seed"),
+        ({"file": "stream.jsonl"}, "replayed from a file. A seed"),
+    ):
+        for one in results:
+            one["asked"]["stream"]["requests"].update(changed)
+        write_page(results, [], tmp_path / "page.md")
+        assert said in (tmp_path / "page.md").read_text()
 
 
 def test_a_command_that_is_refused_is_not_on_the_page(stored: Path) -> None:
