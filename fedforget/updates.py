@@ -144,6 +144,7 @@ def write_update(
             file.write(raw.reshape(-1).view(torch.uint8).numpy().data)
             entries[name] = _entry(raw.dtype, tuple(raw.shape), end, end + raw.nbytes)
             end += raw.nbytes
+            del tensor, raw
         header = _header(said() | entries)
         if len(header) > room or set(entries) != set(shapes):
             raise ModelError(f"{path}: the tensors written are not those announced")
