@@ -34,12 +34,12 @@ def curves(found: Sequence[Result]) -> dict[str, list[dict[str, Result]]]:
     dict
         By name, the curve's settings in the order of gamma; each maps a split to its result. A name is
         the method's, followed by ``:parameter=value`` for the parameters in which its settings differ and by
-        ``:of=...`` for a subset of the clients.
+        what a study calls a subset of the clients, such as ``:n=2``.
     """
     named: dict[str, dict[str, dict[str, Result]]] = {}
     for one in found:
         words = [f"{name}={_word(one['parameters'][name])}" for name in varied(one, found)]
-        words += [f"of={one['of']}"] if one.get("of") else []
+        words += [one["of"]] if one.get("of") else []
         setting = setting_of(one).key("")
         named.setdefault(":".join([one["method"], *words]), {}).setdefault(setting, {})[one["split"]] = one
     return {name: sorted(settings.values(), key=_gamma) for name, settings in named.items()}

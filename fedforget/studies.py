@@ -178,16 +178,13 @@ def _subsets(
                 f"the study takes {most} {what} and the run has {there}; run a preset with more `clients`"
             )
     for n, m in itertools.product(domains, retained):
-        words = [f"{n} forget domain{'s' * (n > 1)}"] if n else []
-        words += [f"{m} retain client{'s' * (m > 1)}"] if m else []
-        words += [
-            "one client each" if one.clients_per_domain == 1 else f"{one.clients_per_domain} clients each"
-        ] * (one.clients_per_domain > 0)
+        parts = {"n": n, "each": one.clients_per_domain, "m": m}
+        label = " ".join(f"{name}={count}" for name, count in parts.items() if count)
         chosen: list[ClientSummary] = []
         for domain in order[: n or None]:
             own = sorted((s for s in summaries if (s.role, s.domain) == ("forget", domain)), key=_id)
             chosen += own[: one.clients_per_domain or None]
-        yield ", ".join(words), sorted([*chosen, *retain[: m or None]], key=_id)
+        yield label, sorted([*chosen, *retain[: m or None]], key=_id)
 
 
 def _id(summary: ClientSummary) -> str:

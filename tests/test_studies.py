@@ -54,10 +54,10 @@ def test_domains_are_added_one_by_one_with_one_client_each(stored_run: RunDirect
     study = Study("d", grids=[replace(one, forget_domains="1,2") for one in grids])
     found = settings(stored_run, study)
     assert [(one.method, one.of) for one in found] == [
-        ("fulm", "1 forget domain, 1 retain client, one client each"),
-        ("fulm", "2 forget domains, 1 retain client, one client each"),
-        ("firm", "1 forget domain, 1 retain client, one client each"),
-        ("firm", "2 forget domains, 1 retain client, one client each"),
+        ("fulm", "n=1 each=1 m=1"),
+        ("fulm", "n=2 each=1 m=1"),
+        ("firm", "n=1 each=1 m=1"),
+        ("firm", "n=2 each=1 m=1"),
     ]
     # Herbs has two clients and comes first in the preset, stars one.
     assert found[0].clients == ("forget-herbs-0", "retain-birds-0")
@@ -86,7 +86,7 @@ def test_one_command_gives_a_table(
         "  - {methods: [firm], axes: {gamma: '1', epsilon: inf}, forget_domains: '1,2'}\n"
         "  - {methods: [avg], axes: {gamma: '1,2'}}\n"
         "matches:\n"
-        "  - {reference: 'firm:of=2 forget domains'}\n"
+        "  - {reference: 'firm:n=2'}\n"
     )
     arguments = ["study", str(stored_run.path), "--study", str(path)]
     with pytest.raises(SystemExit) as ended:
@@ -97,7 +97,7 @@ def test_one_command_gives_a_table(
     assert (folder / "small.png").read_bytes().startswith(b"\x89PNG")
     page = (folder / "small.md").read_text()
     assert "## Two methods" in page
-    assert "## Matched to firm:of=2 forget domains" in page
+    assert "## Matched to firm:n=2" in page
     rows = list(csv.DictReader((folder / "small.csv").open()))
     assert [row["clients"].count("forget") for row in rows] == [2, 3, 0, 0]
     # The norm is that of a merge of these clients alone.
@@ -115,8 +115,8 @@ def test_one_command_gives_a_table(
     assert "Matched to avg" in render(stored_run)
     matched = json.loads((stored_run.path / "match.json").read_text())
     assert [one["curve"] for one in matched["pairs"]] == [
-        "firm:of=1 forget domain",
-        "firm:of=2 forget domains",
+        "firm:n=1",
+        "firm:n=2",
     ]
 
 

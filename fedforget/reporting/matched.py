@@ -37,7 +37,7 @@ def study_table(title: str, source: str, found: Sequence[Mapping[str, Any]]) -> 
     )
     kept = [role for role in present([one["metrics"] for one in found]) if role != "forget"]
     generated = list(dict.fromkeys(name for one in found for name in rouge(one["metrics"])))
-    damages = any("mean_damage" in one.get("merge", {}) for one in found)
+    damages = any("projected" in one.get("merge", {}) for one in found)
     rows = []
     for one, best in zip(found, on_frontier(found), strict=True):
         metrics, merge = one["metrics"], one.get("merge", {})
@@ -61,6 +61,10 @@ def study_table(title: str, source: str, found: Sequence[Mapping[str, Any]]) -> 
     notes = [f"{source}."] if source else []
     notes += [chance_note(one["metrics"]) for one in {one["split"]: one for one in found}.values()]
     notes.append("norm: of the whole update. Pareto: no other row forgets as much and keeps more.")
+    if any(one.get("of") for one in found):
+        notes.append(
+            "n: the first forget domains alone; each: the first clients of each; m: the first retain clients."
+        )
     if damages:
         notes.append(
             "damage: mean over tensors and retain clients of the Fisher proxy b, without and with the "
