@@ -21,9 +21,12 @@ from fedforget.config import ClientSpec, RoleConfig, RunConfig
 from fedforget.data import Example, client_examples, client_retain_examples
 from fedforget.errors import ModelError, TrainingError
 from fedforget.expert import starting_model
+from fedforget.factors import LoraFactors
 from fedforget.fisher import empirical_fisher
 from fedforget.models import Backbone, cached_backbone, load_backbone, release_backbone
 from fedforget.objectives import objective
+from fedforget.privacy import private_fisher, private_task_vector
+from fedforget.privacy.accounting import enabled
 from fedforget.protocol import Description
 from fedforget.seeds import derive_seed
 from fedforget.summaries import ClientSummary, Role
@@ -83,7 +86,7 @@ class UnlearningClient(NumPyClient):
             started = time.monotonic()
             backbone = self._backbone()
             examples = client_examples(self.config, self.spec)
-            factors, figures = self._train(backbone, examples)
+            factors, initial, figures = self._train(backbone, examples)
             trained = time.monotonic()
             fingerprint = backbone.fingerprint
             names = list(adapted_weights(backbone.model, self.config.lora))
@@ -92,6 +95,12 @@ class UnlearningClient(NumPyClient):
                 del backbone
                 release_backbone()
             fisher = self._fisher(names, examples)
+            privacy = self.config.privacy
+            if enabled(privacy):
+                noise = privacy.noise_multiplier
+                factors = private_task_vector(factors, initial, privacy.clip, noise)
+                fisher = private_fisher(fisher, privacy.fisher_clip, noise)
+                figures = {}  # losses and token counts are of the data, and carry no noise
             summary = ClientSummary(
                 client_id=self.spec.id,
                 role=cast(Role, self.spec.role),
@@ -175,7 +184,18 @@ class UnlearningClient(NumPyClient):
         num_examples : int
         metrics : dict
             ``role`` and ``tokens``.
+
+        Raises
+        ------
+        FedForgetError
+            The update does not fit the backbone; or the run is private, and a loss would be a
+            further release.
         """
+        if enabled(self.config.privacy):
+            raise TrainingError(
+                f"client {self.spec.id!r}: privacy is on, so its summary is all that it sends, and no loss; "
+                "do not ask the clients to evaluate"
+            )
         with cpu_share(self._threads):
             backbone = self._backbone()
             examples = client_examples(self.config, self.spec)
@@ -199,11 +219,13 @@ class UnlearningClient(NumPyClient):
 
     def _train(
         self, backbone: Backbone, examples: Sequence[Example]
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    ) -> tuple[dict[str, LoraFactors], dict[str, LoraFactors], dict[str, Any]]:
+        """Train; returns the factors, those that the training began with, and its figures."""
         root, role = self.config.seeds.training, self._role()
         loss = objective(role.objective.name, **role.objective.parameters)
         # One adapter initialisation for all clients: task vectors of one domain must align.
         with lora_attached(backbone, self.config.lora, derive_seed(root, "lora")) as model:
+            initial = lora_factors(model)
             try:
                 report = train(
                     model,
@@ -219,14 +241,14 @@ class UnlearningClient(NumPyClient):
                 )
             except TrainingError as error:
                 raise TrainingError(f"client {self.spec.id!r} ({self.spec.role}): {error}") from error
-            factors = dict(lora_factors(model))
+            factors = lora_factors(model)
         figures = {
             "steps": report.steps,
             "first-loss": report.first_loss,
             "last-loss": report.last_loss,
             "tokens": report.tokens,
         }
-        return factors, figures
+        return factors, initial, figures
 
     @property
     def _separate_reference(self) -> bool:

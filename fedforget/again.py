@@ -76,7 +76,7 @@ def merge_again(
     try:
         with atomic_path(target) as temporary:
             temporary.mkdir()
-            merge_to(temporary, section, summaries, merge_over)
+            merge_to(temporary, section, summaries, merge_over, run.config.robust)
     except OSError as error:
         if error.errno not in _OCCUPIED:
             raise

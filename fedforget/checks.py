@@ -23,6 +23,9 @@ from fedforget.matching import QP
 from fedforget.merging import methods
 from fedforget.merging.registry import find
 from fedforget.objectives import needs_retain, objective
+from fedforget.privacy_checks import privacy_problems
+from fedforget.ranges import at_least, one_of, positive
+from fedforget.robust_checks import robust_problems
 
 PRECISIONS = ("fp32", "bf16", "nf4")
 SOLVERS = ("exact", "increase-only")
@@ -43,6 +46,8 @@ def contradictions(config: RunConfig) -> list[str]:
         *_role("retain", config.retain),
         *_merge(config),
         *_communication(config.communication),
+        *robust_problems(config),
+        *privacy_problems(config),
         *_rest(config),
     ]
 
@@ -306,22 +311,3 @@ def _rest(config: RunConfig) -> list[str]:
     problems += positive("simulation.timeout", config.simulation.timeout)
     problems += quorum.problems(config.quorum, config.clients)
     return problems
-
-
-def one_of(key: str, value: str, known: tuple[str, ...]) -> list[str]:
-    """Return the problem of a value that is not among the known ones, or nothing."""
-    if value in known:
-        return []
-    return [f"{key}: {value!r} is not one of {', '.join(known)}{nearest(value, known)}"]
-
-
-def positive(key: str, value: float) -> list[str]:
-    """Return the problem of a number that is not positive and finite, or nothing."""
-    return [] if 0.0 < value < math.inf else [f"{key}: {value} is not a positive number"]
-
-
-def at_least(key: str, value: float, low: float) -> list[str]:
-    """Return the problem of a number that is below ``low`` or not finite, or nothing."""
-    if low <= value < math.inf:
-        return []
-    return [f"{key}: {value} is less than {low}" if value < low else f"{key}: {value} is not finite"]

@@ -15,6 +15,7 @@ from fedforget.matching import QP, Accuracies, Point, choose, search, targets
 from fedforget.merging import calibrate_epsilon, merge, methods
 from fedforget.merging.registry import find
 from fedforget.pooling import pool
+from fedforget.robust.hardening import Hardening
 from fedforget.summaries import ClientSummary
 from fedforget.updates import merge_parameters
 
@@ -149,7 +150,9 @@ def compare(
     """
     settings = config.evaluation.compare
     names = list(names or _possible(settings.methods, summaries, progress))
-    chosen = [variant(name, config, summaries) for name in names]
+    hardening = Hardening(summaries, replace(config.robust, check="off"))
+    chosen = [variant(name, config, hardening.for_method("firm" if name == QP else name)) for name in names]
+    seen = {one.name: hardening.for_method(one.method) for one in chosen}
     if not domains(config)["forget"]:
         raise RunError("the run has no forget domain, so there is no forgetting to match")
     select_before = suite.evaluate(split="select", parts=("forget",))["domains"]
@@ -172,14 +175,14 @@ def compare(
         for one in chosen:
             started = time.perf_counter()
             points = search(
-                lambda gamma, one=one: _forgotten(suite, summaries, one, gamma),  # type: ignore[misc]
+                lambda gamma, one=one: _forgotten(suite, seen[one.name], one, gamma),  # type: ignore[misc]
                 goal,
                 start=one.start,
                 max_evaluations=settings.max_evaluations,
                 points=tried[one.name],
                 close=settings.tolerance / 2,
             )
-            outcome = _outcome(suite, summaries, one, points, goal, settings.tolerance)
+            outcome = _outcome(suite, seen[one.name], one, points, goal, settings.tolerance)
             outcome["seconds"] = time.perf_counter() - started
             entry["methods"][one.name] = outcome
             progress(_line(level, one.name, outcome))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedforget.data_config import DataConfig
+from fedforget.defence_config import PrivacyConfig, RobustConfig
 
 
 @dataclass
@@ -245,6 +246,8 @@ class RunConfig:
     fisher: FisherConfig = field(default_factory=FisherConfig)
     merge: MergeConfig = field(default_factory=MergeConfig)
     communication: CommunicationConfig = field(default_factory=CommunicationConfig)
+    robust: RobustConfig = field(default_factory=RobustConfig)
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     simulation: SimulationConfig = field(default_factory=SimulationConfig)
     quorum: QuorumConfig = field(default_factory=QuorumConfig)

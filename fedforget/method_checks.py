@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fedforget.checks import at_least, one_of, positive
 from fedforget.errors import nearest
+from fedforget.ranges import at_least, one_of, positive
 from fedforget.sequential_config import METHODS, SequentialRunConfig
 
 ALGORITHMS = ("kmeans", "agglomerative", "spectral")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-from fedforget.checks import DEVICES, at_least, one_of, positive
+from fedforget.checks import DEVICES
 from fedforget.method_checks import method_contradictions
+from fedforget.ranges import at_least, one_of, positive
 from fedforget.sequential_config import KIND, SequentialRunConfig
 from fedforget.summaries import is_client_id
 

@@ -16,6 +16,7 @@ from fedforget.merging import MergeResult, merge
 from fedforget.merging.coverage import require_fishers
 from fedforget.merging.registry import find
 from fedforget.progress import quiet_libraries
+from fedforget.robust.hardening import Hardening
 from fedforget.runs import RunDirectory
 from fedforget.settings import Setting, expand
 from fedforget.stored import open_suite
@@ -54,7 +55,9 @@ def sweep(
         Everything in ``sweep.json``: ``method``, ``parameters``, ``split``, ``metrics``, ``merge``,
         ``seconds``.
     """
-    settings = grid_settings(run.config.merge, run.load_summaries(), methods, axes)
+    # A relative budget is calibrated on what FIRM gets to see.
+    seen = _hardening(run, run.load_summaries()).for_method("firm")
+    settings = grid_settings(run.config.merge, seen, methods, axes)
     measure_all(run, settings, split=split, workers=workers, progress=progress)
     return results(run)
 
@@ -144,10 +147,21 @@ class _Measuring:
 
     def __init__(self, run: RunDirectory, summaries: Sequence[ClientSummary]) -> None:
         self._suite = open_suite(run)
+        self._run = run
         self._summaries = summaries
+        self._hardened: dict[tuple[str, ...], Hardening] = {}
 
     def __call__(self, task: _Task) -> dict[str, Any]:
-        return _measure(self._suite, self._summaries, *task)
+        setting, split = task
+        clients = tuple(setting.clients or ())
+        if clients not in self._hardened:
+            self._hardened[clients] = _hardening(self._run, members(self._summaries, setting))
+        return _measure(self._suite, self._hardened[clients].for_method(setting.method), setting, split)
+
+
+def _hardening(run: RunDirectory, summaries: Sequence[ClientSummary]) -> Hardening:
+    """Clip and pool as the run did; what the check said is in the run's report."""
+    return Hardening(summaries, replace(run.config.robust, check="off"))
 
 
 def grid_settings(
@@ -180,7 +194,7 @@ def _measure(
     suite: Suite, summaries: Sequence[ClientSummary], setting: Setting, split: str
 ) -> dict[str, Any]:
     started = time.perf_counter()
-    merged = merge(members(summaries, setting), setting.method, **setting.parameters)
+    merged = merge(summaries, setting.method, **setting.parameters)
     merge_seconds = time.perf_counter() - started
     subset = {"clients": list(setting.clients), "of": setting.of} if setting.clients else {}
     return {

@@ -14,10 +14,12 @@ from torch import Tensor
 
 from fedforget.certificates import Certifier
 from fedforget.config import MergeConfig
+from fedforget.defence_config import RobustConfig
 from fedforget.errors import ModelError
 from fedforget.files import atomic_path, write_json
 from fedforget.merging import calibrate_epsilon, merge_tensors, methods
 from fedforget.merging.registry import find
+from fedforget.robust.hardening import OFF, Hardening
 from fedforget.summaries import ClientSummary
 
 UPDATE = "update.safetensors"
@@ -63,6 +65,7 @@ def merge_to(
     merge: MergeConfig,
     summaries: Sequence[ClientSummary],
     merge_tensors: Callable[..., Iterable[tuple[str, Tensor, dict[str, Any]]]] = merge_tensors,
+    robust: RobustConfig = OFF,
 ) -> dict[str, Any]:
     """Merge summaries tensor by tensor and write ``update.safetensors`` and ``merge.json``.
 
@@ -74,18 +77,28 @@ def merge_to(
         Tensors may still be on disk; one name at a time is in memory.
     merge_tensors : callable
         In this process by default, or another that does the same elsewhere.
+    robust : RobustConfig
+        What is done about poisoned and careless clients before the merge; nothing by default.
 
     Returns
     -------
     dict
         What ``merge.json`` holds: method, parameters, and a report per tensor, which for FIRM
-        with a finite budget includes the projection's certificate.
+        with a finite budget includes the projection's certificate; and ``robust``, what was found
+        and done.
+
+    Raises
+    ------
+    SummaryError
+        ``robust`` refuses a client, or cannot pool a domain; or the summaries cannot be merged.
     """
-    parameters = merge_parameters(merge, summaries)
+    hardening = Hardening(summaries, robust)
+    hardened = hardening.for_method(merge.method)
+    parameters = merge_parameters(merge, hardened)
     reports: dict[str, dict[str, Any]] = {}
 
     def stream() -> Iterable[tuple[str, Tensor]]:
-        for name, tensor, report in merge_tensors(summaries, merge.method, **parameters):
+        for name, tensor, report in merge_tensors(hardened, merge.method, **parameters):
             reports[name] = report
             certifier.add(name, tensor, report)
             yield name, tensor
@@ -98,6 +111,7 @@ def merge_to(
         "parameters": parameters,
         "clients": [summary.client_id for summary in summaries],
         "retain_clients": [summary.client_id for summary in summaries if summary.role == "retain"],
+        "robust": hardening.report,
         "tensors": reports,
     }
     write_json(directory / REPORT, record)

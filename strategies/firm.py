@@ -16,6 +16,7 @@ from fedforget.codecs import instructions
 from fedforget.config import ClientSpec, RunConfig
 from fedforget.errors import RunError
 from fedforget.presets import to_yaml
+from fedforget.privacy.accounting import account, enabled
 from fedforget.runs import RunDirectory
 from fedforget.updates import UPDATE, merge_to, needs_fisher, uncertified
 from strategies.dispatch import Task, dispatch, raise_failures, storing, take
@@ -307,7 +308,11 @@ class Firm(Strategy):
         summaries = self.spool.load(names)
         log(INFO, "Merging %d tensors of %d clients", len(self.shapes), len(summaries))
         started = time.monotonic()
-        record = merge_to(self.run.merged, self.config.merge, summaries)
+        record = merge_to(self.run.merged, self.config.merge, summaries, robust=self.config.robust)
+        for one in record["robust"].get("scale", {}).get("findings", []):
+            log(WARNING, "Out of scale: %s", one["sentence"])
+        private = {"privacy": account(self.config.privacy)} if enabled(self.config.privacy) else {}
+        self.run.update(robust=record["robust"], **private)
         loose = uncertified(record)
         if loose:
             log(WARNING, "%d tensors are not certified optimal, the first is %s", len(loose), loose[0])

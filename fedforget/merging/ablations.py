@@ -35,6 +35,7 @@ class UnnormalisedParameters(Scaled):
     summary="gamma times the sum of task vectors weighted by their raw, pooled Fishers, not normalised",
     parameters=UnnormalisedParameters,
     needs_fisher=True,
+    pools=True,
 )
 def firm_unnormalised(clients: Clients, p: UnnormalisedParameters) -> Plan:
     """``gamma * (sum_i G_i delta_i + sum_k G_k delta_k)`` with the raw, pooled Fishers G.
@@ -79,6 +80,7 @@ class UniformWeightsParameters(Scaled):
     reference="FIRM, section 5.5, ablation A2",
     summary="FIRM's base merge with weight 1 on every coordinate: forget domain mean + retain mean",
     parameters=UniformWeightsParameters,
+    pools=True,
 )
 def firm_uniform_weights(clients: Clients, p: UniformWeightsParameters) -> Plan:
     """Equation (4) with all F~ = 1. Unlike ``uniform``, each forget *domain* weighs the same."""
@@ -100,6 +102,7 @@ def firm_uniform_weights(clients: Clients, p: UniformWeightsParameters) -> Plan:
     summary="FIRM's masks with uniform weights, rescaled over all tensors to the norm of FIRM's base merge",
     parameters=FirmBaseParameters,
     needs_fisher=True,
+    pools=True,
 )
 def support_matched(clients: Clients, p: FirmBaseParameters) -> Plan:
     """Plan the control: a first pass over all tensors takes both norms, a second one merges."""

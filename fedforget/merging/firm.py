@@ -43,6 +43,7 @@ class FirmParameters(FirmBaseParameters):
     summary="Fisher-weighted forget mean + Fisher-weighted retain mean, scaled, projected onto the budgets",
     parameters=FirmParameters,
     needs_fisher=True,
+    pools=True,
 )
 def firm(clients: Clients, p: FirmParameters) -> Plan:
     """Plan FIRM: the base merge per tensor, and its projection where epsilon is finite."""

@@ -47,6 +47,8 @@ class Method:
         One line.
     needs_fisher : bool
         Whether every client must send its Fisher diagonal.
+    pools : bool
+        Whether the clients of one forget domain enter through their mean alone.
     parameters : tuple of Parameter
     """
 
@@ -55,6 +57,7 @@ class Method:
     reference: str
     summary: str
     needs_fisher: bool
+    pools: bool
     parameters: tuple[Parameter, ...]
     _schema: type[Any] = field(repr=False)
     _prepare: Callable[[Clients, Any], Plan] = field(repr=False)
@@ -72,13 +75,20 @@ _METHODS: dict[str, Method] = {}
 
 
 def method(
-    name: str, *, pretty: str, reference: str, summary: str, parameters: type[P], needs_fisher: bool = False
+    name: str,
+    *,
+    pretty: str,
+    reference: str,
+    summary: str,
+    parameters: type[P],
+    needs_fisher: bool = False,
+    pools: bool = False,
 ) -> Callable[[Callable[[Clients, P], Plan]], Callable[[Clients, P], Plan]]:
     """Register a function ``(clients, parameters) -> Plan`` as a merge method."""
 
     def register(prepare: Callable[[Clients, P], Plan]) -> Callable[[Clients, P], Plan]:
         _METHODS[name] = Method(
-            name, pretty, reference, summary, needs_fisher, describe(parameters), parameters, prepare
+            name, pretty, reference, summary, needs_fisher, pools, describe(parameters), parameters, prepare
         )
         return prepare
 

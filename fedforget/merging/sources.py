@@ -99,7 +99,55 @@ class _Sparse(Part):
         return _within(self._value.values, least)
 
 
-def _part(value: Tensor | LoraFactors | SparseFisher, release: Release) -> Part:
+class Streamed(ABC):
+    """A task vector or Fisher that is not stored anywhere but computed when it is read.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Of the weight tensor.
+    dtype : torch.dtype
+        What the merged tensor is rounded to; blocks are read in the working dtype, unrounded.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def is_floating_point(self) -> bool:
+        """Tell that the dtype is a floating one, as it always is."""
+        return True
+
+    @abstractmethod
+    def open(self) -> None:
+        """Get ready to be read, by several threads."""
+
+    @abstractmethod
+    def read(self, start: int, stop: int, out: Tensor) -> None:
+        """Write coordinates ``start:stop`` of the flattened tensor into ``out``."""
+
+    @abstractmethod
+    def release(self, start: int, stop: int) -> None:
+        """Give the memory of some coordinates back."""
+
+
+class _Computed(Part):
+    def __init__(self, value: Streamed) -> None:
+        super().__init__(value.release)
+        value.open()
+        self._value = value
+
+    def read(self, start: int, stop: int, out: Tensor) -> None:
+        self._value.read(start, stop, out)
+
+    def within(self, start: int, stop: int, least: float) -> bool:
+        out = torch.empty(stop - start, dtype=torch.promote_types(self._value.dtype, torch.float32))
+        self._value.read(start, stop, out)
+        return _within(out, least)
+
+
+def _part(value: Tensor | LoraFactors | SparseFisher | Streamed, release: Release) -> Part:
+    if isinstance(value, Streamed):
+        return _Computed(value)
     if isinstance(value, LoraFactors):
         return _Factors(value, release)
     return _Sparse(value, release) if isinstance(value, SparseFisher) else _Dense(value, release)

@@ -12,7 +12,7 @@ from jinja2 import Environment, StrictUndefined, Template
 from matplotlib.figure import Figure
 
 from fedforget.files import atomic_path, read_json
-from fedforget.reporting import plots, sequential, tables
+from fedforget.reporting import defences, plots, sequential, tables
 from fedforget.reporting.matched import matched_tables
 from fedforget.reporting.page import PAGE
 from fedforget.reporting.tables import Table
@@ -115,7 +115,8 @@ def _content(
     shown += [certificate] if certificate.rows else []
     clients = record.get("clients")
     shown += [tables.client_table(clients)] if isinstance(clients, Mapping) and clients else []
-    return warnings(record, metrics, merge), shown, figures
+    shown += defences.tables_of(record)
+    return warnings(record, metrics, merge) + defences.warnings(record), shown, figures
 
 
 def warnings(record: Mapping[str, Any], metrics: Mapping[str, Any], merge: Mapping[str, Any]) -> list[str]:

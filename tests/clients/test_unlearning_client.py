@@ -17,6 +17,7 @@ from fedforget.codecs import Instruction, unpack
 from fedforget.codecs.exchange import PlacesRequest, unpack_values
 from fedforget.config import ClientSpec, ModelConfig, RunConfig, expand_clients
 from fedforget.data import client_retain_examples
+from fedforget.defence_config import PrivacyConfig
 from fedforget.errors import DataError, ModelError, TrainingError
 from fedforget.models import Backbone, cached_backbone, load_backbone, release_backbone
 from fedforget.summaries import ClientSummary, LoraFactors
@@ -67,6 +68,21 @@ def test_the_training_seed_matters(config: RunConfig) -> None:
     first, _ = sent(config, "forget-herbs-0")
     config.seeds.training = 1
     assert sent(config, "forget-herbs-0")[0] != first
+
+
+def test_a_private_client_sends_noise_of_its_own_and_no_figures(config: RunConfig) -> None:
+    config.privacy = PrivacyConfig(clip=0.1, fisher_clip=1e-3, noise_multiplier=2.0)
+    first, metrics = sent(config, "forget-herbs-0")
+    again, _ = sent(config, "forget-herbs-0")
+    assert first != again  # the run's seeds do not tell the noise
+    assert not set(metrics) & {"first-loss", "last-loss", "tokens", "steps"}
+    found = summary(config, "forget-herbs-0")
+    found.validate()
+    # B starts at 0 and its change is clipped to a norm of 0.1: what is there is the noise, sigma 0.2.
+    spread = torch.cat([one.B.flatten() for one in found.deltas.values() if isinstance(one, LoraFactors)])
+    assert float(spread.std()) == pytest.approx(0.2, rel=0.35)
+    with pytest.raises(TrainingError, match="privacy is on"):
+        UnlearningClient(config, specs(config)["forget-herbs-0"]).evaluate([], {})
 
 
 def test_the_fisher_is_that_of_the_untrained_backbone(config: RunConfig) -> None:
