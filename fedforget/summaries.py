@@ -18,6 +18,7 @@ from fedforget.errors import SummaryError
 from fedforget.factors import Delta, LoraFactors
 from fedforget.files import atomic_path, write_json
 from fedforget.sparse_fisher import WHOLE, Coverage, Fisher, SparseFisher
+from fedforget.streamed import Streamed
 from fedforget.summary_files import INDICES, VALUES, A, B, deltas_on_disk, fishers_on_disk, owned
 
 __all__ = ["ROLES", "ClientSummary", "Coverage", "Delta", "Fisher", "LoraFactors", "Role", "SparseFisher"]
@@ -265,6 +266,8 @@ class ClientSummary:
 
 def _check_plain(what: str, tensor: object) -> None:
     """Refuse what no merge can compute with; ``what`` begins the message."""
+    if isinstance(tensor, Streamed):
+        return  # made of tensors that were checked
     if not isinstance(tensor, Tensor):
         raise SummaryError(f"{what} is a {type(tensor).__name__}, not a torch tensor")
     if tensor.dtype not in _DTYPES:

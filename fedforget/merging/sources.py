@@ -13,6 +13,7 @@ from torch import Tensor
 from fedforget.errors import SummaryError
 from fedforget.mapped import Release, open_value
 from fedforget.merging.layout import Layout
+from fedforget.streamed import Streamed
 from fedforget.summaries import ClientSummary, LoraFactors, SparseFisher, all_finite
 
 
@@ -97,37 +98,6 @@ class _Sparse(Part):
         except SummaryError:
             return False
         return _within(self._value.values, least)
-
-
-class Streamed(ABC):
-    """A task vector or Fisher that is not stored anywhere but computed when it is read.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        Of the weight tensor.
-    dtype : torch.dtype
-        What the merged tensor is rounded to; blocks are read in the working dtype, unrounded.
-    """
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-    def is_floating_point(self) -> bool:
-        """Tell that the dtype is a floating one, as it always is."""
-        return True
-
-    @abstractmethod
-    def open(self) -> None:
-        """Get ready to be read, by several threads."""
-
-    @abstractmethod
-    def read(self, start: int, stop: int, out: Tensor) -> None:
-        """Write coordinates ``start:stop`` of the flattened tensor into ``out``."""
-
-    @abstractmethod
-    def release(self, start: int, stop: int) -> None:
-        """Give the memory of some coordinates back."""
 
 
 class _Computed(Part):

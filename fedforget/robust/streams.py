@@ -11,9 +11,9 @@ from torch import Tensor
 
 from fedforget.factors import LoraFactors
 from fedforget.mapped import Openable, Release, open_value
-from fedforget.merging.sources import Streamed
 from fedforget.robust.scales import source_of
 from fedforget.sparse_fisher import SparseFisher
+from fedforget.streamed import Streamed
 from fedforget.summaries import ClientSummary
 
 # Of the members' blocks, shape [members, block], in the working dtype.
