@@ -20,6 +20,7 @@ from fedforget.presets import AnyConfig, from_yaml, from_yaml_any, from_yaml_seq
 from fedforget.sequential_config import SequentialRunConfig
 from fedforget.summaries import ClientSummary
 
+_HOW_MANY = ("count", "vary")
 _PACKAGES = ("fedforget", "flwr", "ray", "torch", "transformers", "peft", "numpy", "safetensors")
 
 
@@ -63,7 +64,10 @@ class RunDirectory:
             "preset": preset,
             "overrides": overrides,
             "config": to_yaml(config),
-            "seeds": vars(config.seeds),
+            # The roots alone: how many seeds a preset asks for is in its configuration.
+            "seeds": {
+                name: root for name, root in vars(config.seeds).items() if name not in ("count", "vary")
+            },
             "versions": versions(),
             "git": git_state(),
             "platform": platform.platform(),

@@ -64,7 +64,9 @@ class FakeFlower(FlowerCli):
     def start(self, app: Path, settings: Mapping[str, str], size: str = "") -> str:
         FakeFlower.sent = {"settings": dict(settings), "size": size}
         if (app / "configs").is_dir():
-            FakeFlower.sent["presets"] = {path.name: path.read_text() for path in (app / "configs").iterdir()}
+            FakeFlower.sent["presets"] = {
+                path.name: path.read_text() for path in (app / "configs").glob("*.yaml")
+            }
         return "7"
 
     def _log(self, number: str):  # type: ignore[no-untyped-def]

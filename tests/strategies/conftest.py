@@ -30,7 +30,7 @@ def config() -> RunConfig:
             ClientGroup(role="forget", domain="b", count=1),
             ClientGroup(role="retain", domain="c", count=1),
         ],
-        simulation=SimulationConfig(nodes=2, timeout=5.0),
+        simulation=SimulationConfig(nodes=2, timeout=60.0),
     )
 
 

@@ -33,7 +33,7 @@ def sequential() -> SequentialRunConfig:
         grouping=GroupingConfig(groups=3),
         sequences=SequencesConfig(budget=3),
         training=LocalTrainingConfig(rounds_per_phase=1),
-        simulation=SimulationConfig(nodes=2, timeout=5.0),
+        simulation=SimulationConfig(nodes=2, timeout=60.0),
     )
 
 
