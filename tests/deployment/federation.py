@@ -101,32 +101,32 @@ class Federation:
         node = psutil.Process(self.nodes[client].pid)
         return [p for p in node.children(recursive=True) if "flwr-clientapp" in " ".join(command_of(p))]
 
+    def started(self, client: str) -> int:
+        """Return how many messages a client's app has begun to work on."""
+        return self.log(client).count("Start `flwr-clientapp` process")
+
     def training(
         self, before: Mapping[str, int], run: subprocess.Popen[str]
     ) -> Iterator[tuple[str, list[psutil.Process]]]:
         """Yield each client, with the processes of its app, as soon as it trains.
 
+        A process that is killed before it has begun is no fault: Flower starts another.
+
         Parameters
         ----------
         before : mapping of str to int
-            How many messages to train each client's log tells of already.
+            What :meth:`started` said before the run; the first message asks who the client is.
         run : Popen
             What started the training; it must not end before.
         """
-        waiting, earlier = set(before), {name: set[int]() for name in before}
-        deadline = time.monotonic() + PATIENCE
+        waiting, deadline = set(before), time.monotonic() + PATIENCE
         while waiting:
             assert run.poll() is None, run.communicate()[0]
             assert time.monotonic() < deadline
             for name in sorted(waiting):
-                asked = self.log(name).count("train.unlearn") > before[name]
-                apps = self.apps(name)
-                fresh = [process for process in apps if process.pid not in earlier[name]]
-                if not asked:  # these answer the message before
-                    earlier[name].update(process.pid for process in apps)
-                elif fresh:
+                if self.started(name) >= before[name] + 2:
                     waiting.remove(name)
-                    yield name, fresh
+                    yield name, self.apps(name)
             time.sleep(0.05)
 
     def kill_node(self, client: str) -> None:
