@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -18,6 +19,7 @@ from simulations.processes import MARK, end, new_mark
 ROOT = Path(__file__).resolve().parents[2]
 ENTRYPOINT = ROOT / "docker" / "entrypoint.sh"
 CERTIFICATES = ROOT / "docker" / "certificates.sh"
+LOADED = 250e6  # bytes; a process of Flower's has less before it loads the app, and with torch more
 PATIENCE = 180.0  # seconds, for what takes a few on a machine with nothing else to do
 
 
@@ -110,7 +112,8 @@ class Federation:
     ) -> Iterator[tuple[str, list[psutil.Process]]]:
         """Yield each client, with the processes of its app, as soon as it trains.
 
-        A process that is killed before it has begun is no fault: Flower starts another.
+        A process that is killed before it has taken the message is no fault: Flower starts another. One that
+        has loaded torch has taken it.
 
         Parameters
         ----------
@@ -124,9 +127,13 @@ class Federation:
             assert run.poll() is None, run.communicate()[0]
             assert time.monotonic() < deadline
             for name in sorted(waiting):
-                if self.started(name) >= before[name] + 2:
-                    waiting.remove(name)
-                    yield name, self.apps(name)
+                newest = max(self.apps(name), key=lambda process: process.pid, default=None)
+                if self.started(name) < before[name] + 2 or newest is None:
+                    continue
+                with contextlib.suppress(psutil.Error):
+                    if newest.memory_info().rss > LOADED:
+                        waiting.remove(name)
+                        yield name, [newest]
             time.sleep(0.05)
 
     def kill_node(self, client: str) -> None:
