@@ -6,13 +6,11 @@ The tests share the federation, and run in the order they are in.
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from federation import PATIENCE, ROOT, Federation, free_port, rows, wait_for, write_rows
+from federation import PATIENCE, ROOT, Federation, rows, wait_for, write_rows
 
 from clients.client_app import app
 from fedforget.deletions import deletion, forget
@@ -145,17 +143,3 @@ def test_a_quorum_survives_a_killed_client_and_a_killed_supernode(
     assert "Flower error code 8" in run.record["left_out"]["clinic"]
     assert "Flower error code 5" in run.record["left_out"]["hospital-b"]
     assert "clinic is left out" in said
-
-
-def test_an_unregistered_supernode_is_refused(federation: Federation, folder: Path) -> None:
-    key = folder / "stranger"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", str(key)], check=True)
-    program = str(Path(sys.executable).parent / "flower-supernode")
-    done = subprocess.run(
-        [program, "--superlink", f"127.0.0.1:{federation.port}", "--port", str(free_port()),
-         "--root-certificates", str(federation.tls / "ca.crt"),
-         "--auth-supernode-private-key", str(key), "--node-config", 'client-id="hospital-a"'],
-        env=federation.env, capture_output=True, text=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
-    assert done.returncode != 0
-    assert "SuperNode ID" not in done.stdout + done.stderr
