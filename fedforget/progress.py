@@ -33,6 +33,18 @@ def quiet_libraries() -> None:
 
 
 @contextlib.contextmanager
+def quieted(name: str, level: int = logging.WARNING) -> Iterator[None]:
+    """Hold back what a library's logger tells below a level, inside the block alone."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(level)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+@contextlib.contextmanager
 def counter() -> Iterator[Callable[[int, int], None]]:
     """Show on a terminal how many of how many are done; elsewhere show nothing."""
     from rich.console import Console

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from fedforget import presets
 from fedforget.errors import LedgerError, PlanError
 from fedforget.files import atomic_path
 from fedforget.plan_summary import hit_weights, life
+from fedforget.progress import quieted
 from fedforget.reporting import write_report
 from fedforget.reporting.sequential_tables import course_tables
 from fedforget.reporting.tables import Table
@@ -100,7 +99,7 @@ def run_demo_exact(
     if copy is not None:
         say("The same requests on a copy of the trained run, with repairs:")
         repaired = Course(copy, config, plan, say, repair=repair_here)
-        with _quiet():
+        with quieted("flwr"):  # its lines about every message of a repair
             repaired.follow()
         _check_ledger(copy)
         record["repaired"] = {
@@ -174,18 +173,6 @@ def _observed(course: Course, predicted: dict[str, Any]) -> dict[str, Any]:
         **predicted,
         "inside": bool(band and course.ended and band[0] <= steps <= band[1]),
     }
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence Flower's lines about every message of a repair; warnings stay."""
-    logger = logging.getLogger("flwr")
-    level = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _check_ledger(run: RunDirectory) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import yaml
 
 from fedforget.data.items import LETTERS, MultipleChoice
 from fedforget.errors import ConfigError
+from fedforget.progress import quieted
 
 TASK = Path(__file__).parent / "lm_eval_tasks" / "multiple_choice.yaml"
 
@@ -43,7 +43,7 @@ def harness_scores(
                 "leave the scorer at builtin"
             ]
         )
-    with _quiet():
+    with quieted("lm_eval", logging.ERROR):
         from datasets import Dataset
         from lm_eval.api.task import ConfigurableTask
         from lm_eval.evaluator import evaluate
@@ -72,15 +72,3 @@ def harness_scores(
         model.train(was_training)
     samples = sorted(found["samples"][name], key=lambda sample: sample["doc_id"])
     return [tuple(float(one[0]) for one in sample["filtered_resps"]) for sample in samples]
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Hold back what lm-eval tells of its progress; warnings stay."""
-    logger = logging.getLogger("lm_eval")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

@@ -12,6 +12,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from fedforget.errors import FedForgetError, RunError
+from fedforget.progress import quieted
 from simulations.experiment.cells import Cell, finished, run_cell
 
 
@@ -146,9 +147,9 @@ def _on_ray(
 def _attempt(cell: Cell, out: Path) -> tuple[str, float]:
     """Run a cell; return what went wrong, if anything did, and the seconds."""
     started = time.monotonic()
-    logging.getLogger("flwr").setLevel(logging.WARNING)  # each round of each cell
     try:
-        run_cell(cell, out)
+        with quieted("flwr"):  # each round of each cell
+            run_cell(cell, out)
     except FedForgetError as error:
         return str(error), time.monotonic() - started
     return "", time.monotonic() - started

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 import shutil
 from pathlib import Path
 
@@ -372,3 +373,16 @@ def test_every_ablation_is_a_valid_configuration() -> None:
         found = cells_of(["digits-small"], [], [], [0], rule="formula", pace=PACE, ablation=name)
         assert sum(cell.variant == BASE for cell in found) == 1, name
         assert len({cell.variant for cell in found}) == len(found) >= 2
+
+
+def test_a_cell_in_this_process_leaves_flowers_logger_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger, inside = logging.getLogger("flwr"), []
+    before = logger.level
+    monkeypatch.setattr(
+        "simulations.experiment.workers.run_cell", lambda cell, out: inside.append(logger.level)
+    )
+    run_cells(cells(["FedRetrain"]), tmp_path, workers=1, say=lambda _: None)
+    assert inside == [logging.WARNING]
+    assert logger.level == before != logging.WARNING
