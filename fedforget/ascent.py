@@ -7,15 +7,13 @@ import time
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedforget.data.records import Records
 from fedforget.errors import TrainingError
 from fedforget.reproducible import deterministic
-from fedforget.rng import seeded
-from fedforget.seeds import derive_seed
 from fedforget.sequential_config import AscentConfig
-from fedforget.sequential_training import LocalResult
+from fedforget.sequential_training import LocalResult, run_epochs
 from fedforget.stack import ModuleStack
 
 
@@ -77,34 +75,16 @@ def ascend_locally(
 
 
 def _ascend(stack: ModuleStack, records: Records, cfg: AscentConfig, radius: float, seed: int) -> list[float]:
-    classifier, parameters = stack.classifier, stack.parameters()
+    parameters = stack.parameters()
     centre = [parameter.detach().clone() for parameter in parameters]
     optimiser = torch.optim.SGD(parameters, lr=cfg.learning_rate, maximize=True, foreach=False)
-    generator = torch.Generator().manual_seed(derive_seed(seed, "order"))
-    losses: list[float] = []
-    stack.model.train()
-    with seeded(derive_seed(seed, "dropout"), classifier.device):
-        for _ in range(cfg.epochs):
-            order = torch.randperm(len(records), generator=generator).tolist()
-            for start in range(0, len(order), cfg.batch_size):
-                inputs, labels = records.batch(order[start : start + cfg.batch_size])
-                with classifier.autocast():
-                    logits = stack.model(**classifier.encode(inputs)).logits
-                targets = torch.from_numpy(labels).to(classifier.device)
-                loss = nn.functional.cross_entropy(logits.float(), targets)
-                value = float(loss.detach())
-                if not math.isfinite(value):
-                    raise TrainingError(
-                        f"the loss is {value} at step {len(losses)}; lower ascent.learning_rate"
-                    )
-                optimiser.zero_grad(set_to_none=True)
-                torch.autograd.backward(loss)
-                if cfg.max_grad_norm:
-                    nn.utils.clip_grad_norm_(parameters, cfg.max_grad_norm, foreach=False)
-                optimiser.step()
-                project_to_ball(parameters, centre, radius)
-                losses.append(value)
-    return losses
+
+    def step(done: int) -> None:
+        del done
+        optimiser.step()
+        project_to_ball(parameters, centre, radius)
+
+    return run_epochs(stack, records, cfg, cfg.epochs, seed, step, "ascent.learning_rate")
 
 
 @torch.no_grad()

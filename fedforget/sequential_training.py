@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,7 @@ __all__ = [
     "fedavg",
     "initial_seed",
     "module_seed",
+    "run_epochs",
     "train_locally",
 ]
 
@@ -159,16 +161,67 @@ def train_locally(
 
 
 def _epochs(stack: ModuleStack, records: Records, cfg: LocalTrainingConfig, seed: int) -> list[float]:
-    classifier, parameters = stack.classifier, stack.parameters()
     optimiser = torch.optim.AdamW(
-        parameters, lr=cfg.learning_rate, weight_decay=cfg.weight_decay, foreach=False
+        stack.parameters(), lr=cfg.learning_rate, weight_decay=cfg.weight_decay, foreach=False
     )
-    generator = torch.Generator().manual_seed(derive_seed(seed, "order"))
     total = cfg.local_epochs * math.ceil(len(records) / cfg.batch_size)
+
+    def step(done: int) -> None:
+        for group in optimiser.param_groups:
+            group["lr"] = cfg.learning_rate * (1.0 - done / total)
+        optimiser.step()
+
+    return run_epochs(stack, records, cfg, cfg.local_epochs, seed, step, "training.learning_rate")
+
+
+class BatchSettings(Protocol):
+    """What :func:`run_epochs` reads of a configuration."""
+
+    batch_size: int
+    max_grad_norm: float
+
+
+def run_epochs(
+    stack: ModuleStack,
+    records: Records,
+    cfg: BatchSettings,
+    epochs: int,
+    seed: int,
+    step: Callable[[int], None],
+    setting: str,
+) -> list[float]:
+    """Pass records through the stack in a seeded order, and step after each batch's gradient.
+
+    Parameters
+    ----------
+    stack : ModuleStack
+        Its trainable module is set.
+    records : Records
+    cfg : BatchSettings
+    epochs : int
+    seed : int
+        Of the order and of dropout.
+    step : callable
+        Takes the number of steps before; changes the parameters by their (clipped) gradients.
+    setting : str
+        The key to lower when the loss is not finite.
+
+    Returns
+    -------
+    list of float
+        The mean cross-entropy of each batch, before its step.
+
+    Raises
+    ------
+    TrainingError
+        A loss is not finite.
+    """
+    classifier, parameters = stack.classifier, stack.parameters()
+    generator = torch.Generator().manual_seed(derive_seed(seed, "order"))
     losses: list[float] = []
     stack.model.train()
     with seeded(derive_seed(seed, "dropout"), classifier.device):
-        for _ in range(cfg.local_epochs):
+        for _ in range(epochs):
             order = torch.randperm(len(records), generator=generator).tolist()
             for start in range(0, len(order), cfg.batch_size):
                 inputs, labels = records.batch(order[start : start + cfg.batch_size])
@@ -178,16 +231,13 @@ def _epochs(stack: ModuleStack, records: Records, cfg: LocalTrainingConfig, seed
                 loss = nn.functional.cross_entropy(logits.float(), targets)
                 value = float(loss.detach())
                 if not math.isfinite(value):
-                    raise TrainingError(
-                        f"the loss is {value} at step {len(losses)}; lower training.learning_rate"
-                    )
-                optimiser.zero_grad(set_to_none=True)
+                    raise TrainingError(f"the loss is {value} at step {len(losses)}; lower {setting}")
+                for parameter in parameters:
+                    parameter.grad = None
                 torch.autograd.backward(loss)
                 if cfg.max_grad_norm:
                     nn.utils.clip_grad_norm_(parameters, cfg.max_grad_norm, foreach=False)
-                for group in optimiser.param_groups:
-                    group["lr"] = cfg.learning_rate * (1.0 - len(losses) / total)
-                optimiser.step()
+                step(len(losses))
                 losses.append(value)
     return losses
 
