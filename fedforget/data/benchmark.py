@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 import random
 from collections.abc import Callable, Iterable, Sequence
@@ -36,7 +37,7 @@ class Uses:
     report: tuple[MultipleChoice, ...]
 
 
-class Benchmark:
+class Benchmark(abc.ABC):
     """A benchmark data set as a :class:`fedforget.data.Data`, with its items as they are besides.
 
     Nothing is read before it is asked for, and each table is read once.
@@ -61,9 +62,9 @@ class Benchmark:
     def _rows(self, schema: TableSchema, split: str) -> Rows:
         return Rows(self.path, schema, split)
 
+    @abc.abstractmethod
     def domains(self) -> list[str]:
         """Return the names of all domains."""
-        raise NotImplementedError
 
     def has(self, domain: str) -> bool:
         """Return whether there is such a domain."""
@@ -111,11 +112,11 @@ class Benchmark:
         """Return what there is to evaluate on besides questions, by name, and what it holds."""
         return {}
 
-    def _training(self, domain: str, role: str) -> list[Example]:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _training(self, domain: str, role: str) -> list[Example]: ...
 
-    def _questions(self, domain: str, role: str, split: str) -> list[Question]:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _questions(self, domain: str, role: str, split: str) -> list[Question]: ...
 
     def _no_part(self, part: str) -> DataError:
         known = self.parts()
@@ -140,9 +141,9 @@ class Benchmark:
 class ChoiceBenchmark(Benchmark):
     """A benchmark of multiple-choice questions."""
 
+    @abc.abstractmethod
     def uses(self, domain: str, role: str) -> Uses:
         """Return which items of a domain are trained on and which are asked."""
-        raise NotImplementedError
 
     def multiple_choice(self, domain: str, role: str, split: str) -> list[MultipleChoice]:
         """Return a domain's items of ``"select"``, ``"report"``, or both (``"all"``), in a seeded order.
