@@ -25,7 +25,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from fedforget.projection import SparseFisher, project
+from fedforget.projection import FisherSupport, project
 from fedforget.projection.problem import Problem
 
 _SMALL = [(1, 2_000_000), (3, 300_000), (16, 100_000), (3, 100)]
@@ -66,7 +66,7 @@ def _case(m: int, d: int, repeats: int) -> None:
         print(f"| {m} | {d:,} | {name} | {spent:.3f} | {passes} | {over:.1e} | {excess:.3f} |", flush=True)
 
 
-def _draw(m: int, d: int) -> tuple[Tensor, list[SparseFisher]]:
+def _draw(m: int, d: int) -> tuple[Tensor, list[FisherSupport]]:
     draw = torch.Generator().manual_seed(0)
     base = (1e-3 * torch.randn(d, generator=draw)).bfloat16()
     fishers = []
@@ -75,11 +75,11 @@ def _draw(m: int, d: int) -> tuple[Tensor, list[SparseFisher]]:
         keep = max(1, int(_ALPHA * d))
         bits = np.partition(raw.view(torch.int16).numpy(), d - keep)  # non-negative bf16 sorts as integers
         index = torch.nonzero(raw.view(torch.int16) >= int(bits[d - keep])).squeeze(1)
-        fishers.append(SparseFisher(index, raw[index], float(raw.max())))
+        fishers.append(FisherSupport(index, raw[index], float(raw.max())))
     return base, fishers
 
 
-def _ways(base: Tensor, fishers: list[SparseFisher], epsilon: float) -> dict[str, Callable[[], Tensor]]:
+def _ways(base: Tensor, fishers: list[FisherSupport], epsilon: float) -> dict[str, Callable[[], Tensor]]:
     dense = [_dense(one, base.numel()) for one in fishers] if base.numel() * len(fishers) <= 6e7 else []
     ways: dict[str, Callable[[], Tensor]] = {"ours": lambda: project(base, fishers, epsilon).update}
     if len(fishers) == 1:
@@ -145,7 +145,7 @@ def _slsqp(base: Tensor, fishers: list[Tensor], epsilon: float) -> Tensor:
     return torch.from_numpy(found.x * size).to(base.dtype)
 
 
-def _passes(base: Tensor, fishers: list[SparseFisher], epsilon: float) -> float:
+def _passes(base: Tensor, fishers: list[FisherSupport], epsilon: float) -> float:
     blocks, read = Problem.blocks, [0]
     union = torch.unique(torch.cat([one.index for one in fishers])).numel()
 
@@ -158,13 +158,13 @@ def _passes(base: Tensor, fishers: list[SparseFisher], epsilon: float) -> float:
     return 1.0 + read[0] / union  # the first sums the damages of the base
 
 
-def _dense(fisher: SparseFisher, size: int) -> Tensor:
+def _dense(fisher: FisherSupport, size: int) -> Tensor:
     full = torch.zeros(size, dtype=torch.float64)
     full[fisher.index] = fisher.values.double() / fisher.divisor
     return full
 
 
-def _damage(update: Tensor, fisher: SparseFisher) -> float:
+def _damage(update: Tensor, fisher: FisherSupport) -> float:
     terms = fisher.values.double() / fisher.divisor * update[fisher.index].double().square()
     return 0.5 * float(terms.sum())
 

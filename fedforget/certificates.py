@@ -19,7 +19,7 @@ from fedforget.errors import ModelError, RunError, SummaryError
 from fedforget.files import plain
 from fedforget.merging.kernels import top_normalised_
 from fedforget.merging.selection import kept_count
-from fedforget.projection.sparse import SparseFisher, damage, from_dense
+from fedforget.projection.sparse import FisherSupport, damage, from_dense
 from fedforget.sparse_fisher import dense_fisher
 from fedforget.summaries import ClientSummary
 
@@ -187,7 +187,7 @@ def digests(metadata: Mapping[str, str], path: Path) -> dict[str, str]:
         ) from error
 
 
-def processed(name: str, raw: Tensor, alpha: float, eps0: float, working: torch.dtype) -> SparseFisher:
+def processed(name: str, raw: Tensor, alpha: float, eps0: float, working: torch.dtype) -> FisherSupport:
     """Return equation (3) of one retain client's raw Fisher, bit for bit as the merge computes it."""
     wide = raw.detach().reshape(-1).to(working, copy=True)
     found = from_dense(name, wide)  # refuses what is not a Fisher
@@ -201,7 +201,7 @@ def processed(name: str, raw: Tensor, alpha: float, eps0: float, working: torch.
         threshold = float(ordered[ordered.size - keep])
     values = top_normalised_(found.values.clone(), float(found.values.max()), threshold, eps0)
     kept = values > 0
-    return SparseFisher(found.index[kept], values[kept])
+    return FisherSupport(found.index[kept], values[kept])
 
 
 def _certify_tensor(

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from fedforget.projection.api import SOLVERS, Projection, project
 from fedforget.projection.certificate import Certificate
-from fedforget.projection.sparse import SparseFisher
+from fedforget.projection.sparse import FisherSupport
 
-__all__ = ["SOLVERS", "Certificate", "Projection", "SparseFisher", "project"]
+__all__ = ["SOLVERS", "Certificate", "FisherSupport", "Projection", "project"]

@@ -15,7 +15,7 @@ from fedforget.projection.certificate import Certificate, certify, trivial, zero
 from fedforget.projection.delivery import SUMMATION, Delivered, deliver_as_is, deliver_exact
 from fedforget.projection.increase_only import raise_multipliers
 from fedforget.projection.problem import Problem, reduce_problem
-from fedforget.projection.sparse import SparseFisher, damage, from_dense
+from fedforget.projection.sparse import FisherSupport, damage, from_dense
 from fedforget.projection.threads import one_blas_thread
 
 SOLVERS = ("exact", "increase-only")
@@ -49,7 +49,7 @@ class Projection:
 
 def project(
     base: Tensor,
-    retain_fishers: Sequence[Tensor | SparseFisher],
+    retain_fishers: Sequence[Tensor | FisherSupport],
     epsilon: float,
     solver: str = "exact",
     *,
@@ -64,7 +64,7 @@ def project(
     ----------
     base : Tensor
         Any shape and floating dtype, finite.
-    retain_fishers : sequence of Tensor or SparseFisher
+    retain_fishers : sequence of Tensor or FisherSupport
         One processed (normalised, sparsified) Fisher diagonal per retain client; shape of ``base``, any
         floating dtype, finite, non-negative. On its support alone, it costs a pass over the weight less.
     epsilon : float
@@ -104,7 +104,7 @@ def project(
 
 
 def _solve(
-    flat: Tensor, fishers: Sequence[SparseFisher], epsilon: float, solver: str, eps0: float
+    flat: Tensor, fishers: Sequence[FisherSupport], epsilon: float, solver: str, eps0: float
 ) -> tuple[Tensor, Tensor, Certificate]:
     """Change a flat update in place; return multipliers, damages and the certificate."""
     multipliers = np.zeros(len(fishers))
@@ -149,8 +149,8 @@ def _deliver(
     return deliver_as_is(problem, raised, dtype, eps0)
 
 
-def _support(name: str, fisher: Tensor | SparseFisher, base: Tensor) -> SparseFisher:
-    if isinstance(fisher, SparseFisher):
+def _support(name: str, fisher: Tensor | FisherSupport, base: Tensor) -> FisherSupport:
+    if isinstance(fisher, FisherSupport):
         fisher.check(name, base.numel())
         return fisher
     if fisher.shape != base.shape:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedforget.projection.sparse import SparseFisher, exponent, rescaled
+from fedforget.projection.sparse import FisherSupport, exponent, rescaled
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -49,7 +49,7 @@ class Problem:
     exponents : ndarray
         int64 ``[v]``, the power of two of each client's largest Fisher entry.
     divisors : ndarray
-        fp64 ``[v]``, see :class:`SparseFisher`.
+        fp64 ``[v]``, see :class:`FisherSupport`.
     exponent : int
         The power of two of the largest entry of ``base``.
     budgets : ndarray
@@ -129,7 +129,7 @@ class Problem:
 
 def reduce_problem(
     base: Tensor,
-    fishers: Sequence[SparseFisher],
+    fishers: Sequence[FisherSupport],
     epsilon: float,
     violated: NDArray[np.int64],
     before: Vector,
@@ -151,15 +151,15 @@ def reduce_problem(
     return Problem(index, rescaled(values, -power), matrix, violated, powers, divisors, power, budgets, start)
 
 
-def _where_non_zero(base: Tensor, fisher: SparseFisher) -> SparseFisher:
+def _where_non_zero(base: Tensor, fisher: FisherSupport) -> FisherSupport:
     values = base[fisher.index]
     if bool(values.abs().min() > 0):  # several times as fast as the comparison of every value
         return fisher
     keep = values != 0
-    return SparseFisher(fisher.index[keep], fisher.values[keep], fisher.divisor)
+    return FisherSupport(fisher.index[keep], fisher.values[keep], fisher.divisor)
 
 
-def _union(fishers: Sequence[SparseFisher], size: int) -> Tensor:
+def _union(fishers: Sequence[FisherSupport], size: int) -> Tensor:
     taking_part = torch.zeros(size, dtype=torch.bool)
     for one in fishers:
         taking_part[one.index] = True
@@ -167,7 +167,7 @@ def _union(fishers: Sequence[SparseFisher], size: int) -> Tensor:
 
 
 def _matrix(
-    fishers: Sequence[SparseFisher], index: Tensor, powers: NDArray[np.int64]
+    fishers: Sequence[FisherSupport], index: Tensor, powers: NDArray[np.int64]
 ) -> NDArray[np.floating]:
     """Lay the rescaled Fishers out over the union of their supports."""
     narrow = all(

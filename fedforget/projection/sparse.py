@@ -19,7 +19,7 @@ _BLOCK = 1 << 15
 
 
 @dataclass(frozen=True, eq=False)
-class SparseFisher:
+class FisherSupport:
     """The positive entries ``values / divisor`` of a Fisher diagonal, and where they are.
 
     A raw Fisher's surviving entries with the maximum as divisor need no copy in fp64.
@@ -62,7 +62,7 @@ class SparseFisher:
                 raise SummaryError(f"{name} holds zeros among the values of its support")
 
 
-def from_dense(name: str, fisher: Tensor) -> SparseFisher:
+def from_dense(name: str, fisher: Tensor) -> FisherSupport:
     """Collect the positive entries of a dense Fisher diagonal, in one pass.
 
     Raises
@@ -82,18 +82,18 @@ def from_dense(name: str, fisher: Tensor) -> SparseFisher:
             values.append(chunk[found])
             indices.append(found.add_(start))
     if not indices:
-        return SparseFisher(torch.empty(0, dtype=torch.int64), flat[:0])
-    return SparseFisher(torch.cat(indices), torch.cat(values))
+        return FisherSupport(torch.empty(0, dtype=torch.int64), flat[:0])
+    return FisherSupport(torch.cat(indices), torch.cat(values))
 
 
-def damage(update: Tensor, fisher: SparseFisher) -> float:
+def damage(update: Tensor, fisher: FisherSupport) -> float:
     """Return ``b_k(update)``, equation (6), summed in fp64.
 
     Parameters
     ----------
     update : Tensor
         One-dimensional, the whole weight's, on the CPU.
-    fisher : SparseFisher
+    fisher : FisherSupport
     """
     if not fisher.values.numel():
         return 0.0

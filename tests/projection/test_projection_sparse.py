@@ -10,13 +10,13 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from fedforget.errors import SummaryError
-from fedforget.projection import SparseFisher, project
+from fedforget.projection import FisherSupport, project
 from fedforget.projection.problem import Problem
 
 
-def support(fisher: torch.Tensor, divisor: float = 1.0) -> SparseFisher:
+def support(fisher: torch.Tensor, divisor: float = 1.0) -> FisherSupport:
     index = torch.nonzero(fisher).squeeze(1)
-    return SparseFisher(index, fisher[index], divisor)
+    return FisherSupport(index, fisher[index], divisor)
 
 
 @pytest.mark.parametrize("solver", ["exact", "increase-only"])
@@ -46,14 +46,14 @@ def test_a_support_and_a_divisor_say_the_same_as_a_dense_fisher(solver, draw):
     ],
 )
 def test_a_wrong_support_is_refused_and_named(index, values, message):
-    bad = SparseFisher(torch.tensor(index), torch.tensor(values))
+    bad = FisherSupport(torch.tensor(index), torch.tensor(values))
     with pytest.raises(SummaryError, match=f"retain Fisher 0.*{message}"):
         project(torch.ones(3), [bad], 0.1)
     with pytest.raises(SummaryError, match="divisor"):
-        project(torch.ones(3), [SparseFisher(torch.tensor([0]), torch.ones(1), 0.0)], 0.1)
+        project(torch.ones(3), [FisherSupport(torch.tensor([0]), torch.ones(1), 0.0)], 0.1)
 
 
-def problem_of(m: int, d: int, seed: int = 0) -> tuple[torch.Tensor, list[SparseFisher], float]:
+def problem_of(m: int, d: int, seed: int = 0) -> tuple[torch.Tensor, list[FisherSupport], float]:
     rng = np.random.default_rng(seed)
     base = torch.tensor(1e-3 * rng.standard_normal(d)).bfloat16()
     fishers = []
