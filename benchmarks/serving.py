@@ -25,12 +25,12 @@ import numpy as np
 import torch
 
 from fedforget import presets
-from fedforget.classifiers import load_classifier
 from fedforget.data.corpora import load_corpus
-from fedforget.modules import PrefixModule
 from fedforget.sequences import plan_sequences
-from fedforget.serving import Predictor
-from fedforget.stack import ModuleStack
+from fedforget.sequential.classifiers import load_classifier
+from fedforget.sequential.modules import PrefixModule
+from fedforget.sequential.serving import Predictor
+from fedforget.sequential.stack import ModuleStack
 
 
 def main() -> None:

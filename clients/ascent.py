@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clients.sequential import SequentialClient, packed
-from fedforget import sequential_protocol as words
-from fedforget.ascent import ascend_locally
 from fedforget.codecs import Bucket
 from fedforget.data.holdings import ClientRecords
 from fedforget.data.records import joined
 from fedforget.errors import RunError
-from fedforget.sequential_protocol import Done, Work
-from fedforget.stack import ModuleStack
+from fedforget.sequential import protocol as words
+from fedforget.sequential.ascent import ascend_locally
+from fedforget.sequential.protocol import Done, Work
+from fedforget.sequential.stack import ModuleStack
 
 
 class AscentClient(SequentialClient):

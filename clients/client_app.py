@@ -13,9 +13,9 @@ from flwr.clientapp import ClientApp
 
 from clients import identity, sequential_messages
 from fedforget import protocol
-from fedforget import sequential_protocol as sequential
 from fedforget.codecs import RAW, Bucket
 from fedforget.config import ClientSpec, RunConfig
+from fedforget.sequential import protocol as sequential
 
 # A deployed node runs each message in a new process: what only some kinds of messages need, and takes
 # seconds to import, is imported by their handlers.

@@ -13,18 +13,18 @@ import numpy as np
 from flwr.client import NumPyClient
 
 from fedforget import protocol
-from fedforget import sequential_protocol as words
-from fedforget.borrowing import borrowed_stack
 from fedforget.codecs import Bucket
 from fedforget.data.holdings import ClientRecords, client_records
 from fedforget.errors import RunError
 from fedforget.files import home
-from fedforget.modules import ModuleCache, PrefixModule
 from fedforget.protocol import Description
-from fedforget.sequential_config import SequentialRunConfig
-from fedforget.sequential_protocol import Done, Work
-from fedforget.sequential_training import LocalResult, train_locally
-from fedforget.stack import ModuleStack
+from fedforget.sequential import protocol as words
+from fedforget.sequential.borrowing import borrowed_stack
+from fedforget.sequential.config import SequentialRunConfig
+from fedforget.sequential.modules import ModuleCache, PrefixModule
+from fedforget.sequential.protocol import Done, Work
+from fedforget.sequential.stack import ModuleStack
+from fedforget.sequential.training import LocalResult, train_locally
 from fedforget.summaries import is_client_id
 
 
@@ -78,7 +78,7 @@ class SequentialClient(NumPyClient):
             words.OWN: bool(self.data),
         }
         if config.get(words.EMBEDDINGS):
-            from fedforget.embeddings import slice_embeddings
+            from fedforget.sequential.embeddings import slice_embeddings
 
             threads = self.config.training.threads
             with borrowed_stack(self.config) as stack:

@@ -11,11 +11,11 @@ import yaml
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from fedforget import protocol
-from fedforget import sequential_protocol as words
 from fedforget.codecs import RAW
 from fedforget.errors import FedForgetError, RunError
 from fedforget.presets import from_yaml_sequential
-from fedforget.sequential_config import KIND, SequentialRunConfig
+from fedforget.sequential import protocol as words
+from fedforget.sequential.config import KIND, SequentialRunConfig
 
 # Imported where it is used: FIRM's clients need none of its models.
 if TYPE_CHECKING:

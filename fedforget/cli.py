@@ -20,17 +20,10 @@ from typing import Annotated, Any
 import click
 import typer
 
-from fedforget import (
-    data_commands,
-    export_command,
-    operating_commands,
-    score_command,
-    sequential_commands,
-    sweep_commands,
-)
+from fedforget.commands import data, export, operating, score, sequential, sweep
+from fedforget.commands.sweep import Run, Runs, Set, over_seeds, pairs, progress
 from fedforget.errors import FedForgetError
 from fedforget.progress import quiet_libraries
-from fedforget.sweep_commands import Run, Runs, Set, over_seeds, pairs, progress
 
 GROUP = "fedforget.commands"
 _DISK = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)  # the disk's fault, not ours
@@ -103,7 +96,7 @@ def prepare(preset: Preset, overrides: Overrides = None) -> None:
 
         prepare_backbone(config.model, config.seeds.model)
     else:
-        from fedforget.classifiers import load_classifier
+        from fedforget.sequential.classifiers import load_classifier
 
         load_classifier(config)
     typer.echo(f"{preset}: {config.model.path} is ready ({home() / 'cache'})")
@@ -169,8 +162,8 @@ def merge(
 
     Writes update.safetensors and merge.json.
     """
-    from fedforget.again import merge_again
     from fedforget.runs import RunDirectory
+    from fedforget.sweeps.remerge import merge_again
 
     given = {"gamma": gamma, "epsilon": epsilon, "alpha": alpha}
     texts = {name: str(value) for name, value in given.items() if value is not None} | pairs(parameters)
@@ -234,14 +227,14 @@ def build() -> typer.Typer:
     app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
     app.callback()(_root)
     app.add_typer(config_app, name="config")
-    data_commands.register(app)
-    sequential_commands.register(app)
-    operating_commands.register(app)
+    data.register(app)
+    sequential.register(app)
+    operating.register(app)
     for command in (prepare, adapt, methods, objectives, merge, report, certify):
         app.command()(command)
-    sweep_commands.register(app)
-    export_command.register(app)
-    score_command.register(app)
+    sweep.register(app)
+    export.register(app)
+    score.register(app)
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
         try:
             entry.load()(app)

@@ -235,7 +235,7 @@ class SeedsConfig:
 class RunConfig:
     """One run."""
 
-    kind: str = "firm"  # which schema a preset follows; see fedforget.sequential_config for the other
+    kind: str = "firm"  # which schema a preset follows; see fedforget.sequential.config for the other
     name: str = "firm"
     model: ModelConfig = field(default_factory=ModelConfig)
     lora: LoraConfig = field(default_factory=LoraConfig)

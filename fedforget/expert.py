@@ -15,7 +15,6 @@ from typing import Any
 
 from fedforget.adapters import lora_attached, lora_factors
 from fedforget.cache import build_once, cache_directory, key
-from fedforget.checkpoints import Checkpoint
 from fedforget.config import ExpertConfig, ModelConfig, RunConfig
 from fedforget.data import Example, load_data
 from fedforget.errors import ConfigError, ModelError
@@ -24,6 +23,7 @@ from fedforget.models import Backbone, checkpoint, load_backbone
 from fedforget.objectives import objective
 from fedforget.progress import no_progress_bars
 from fedforget.seeds import derive_seed
+from fedforget.sequential.checkpoints import Checkpoint
 from fedforget.training import TrainingReport, train
 
 REPORT = "expert.json"

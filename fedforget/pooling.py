@@ -12,7 +12,7 @@ from scipy import stats
 from fedforget.errors import RunError
 from fedforget.measured import measures
 from fedforget.runs import RunDirectory
-from fedforget.sweep_files import Result, key_of
+from fedforget.sweeps.files import Result, key_of
 
 _SEED = "seed-"
 

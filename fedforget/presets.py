@@ -13,12 +13,12 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fedforget.checks import contradictions
+from fedforget.checks.run import contradictions
+from fedforget.checks.sequential import sequential_contradictions
 from fedforget.config import RunConfig
 from fedforget.errors import ConfigError, nearest
 from fedforget.schemas import Cleaner
-from fedforget.sequential_checks import sequential_contradictions
-from fedforget.sequential_config import SequentialRunConfig
+from fedforget.sequential.config import SequentialRunConfig
 
 AnyConfig = RunConfig | SequentialRunConfig
 _Config = TypeVar("_Config", RunConfig, SequentialRunConfig)

@@ -17,7 +17,7 @@ from fedforget.digests import folder_digest
 from fedforget.errors import ModelError, RunError
 from fedforget.files import atomic_path, home, read_json, write_json
 from fedforget.presets import AnyConfig, from_yaml, from_yaml_any, from_yaml_sequential, to_yaml
-from fedforget.sequential_config import SequentialRunConfig
+from fedforget.sequential.config import SequentialRunConfig
 from fedforget.summaries import ClientSummary
 
 _HOW_MANY = ("count", "vary")

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from fedforget.checkpoints import Checkpoint
 from fedforget.config import TrainingConfig
 from fedforget.errors import TrainingError
 from fedforget.objectives import Objective, needs_retain
 from fedforget.objectives.terms import IGNORED
 from fedforget.rng import seeded
 from fedforget.seeds import derive_seed
+from fedforget.sequential.checkpoints import Checkpoint
 
 if TYPE_CHECKING:
     from fedforget.data import Example

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedforget.backends import add_backend
-from fedforget.console import show
+from fedforget.commands.console import show
 
 if TYPE_CHECKING:  # it imports torch, which every other command would wait for
     from fedforget.runs import RunDirectory

@@ -7,15 +7,15 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedforget.deletions import forget, held
 from fedforget.errors import RunError
 from fedforget.runs import RunDirectory
 from fedforget.sequences.ledger import DELETED
 from fedforget.sequences.theory import due_for_repair
-from fedforget.sequential_config import SequentialRunConfig
-from fedforget.sequential_plan import SequentialPlan
-from fedforget.served import measure
-from fedforget.verify import require, verify_run
+from fedforget.sequential.config import SequentialRunConfig
+from fedforget.sequential.deletions import forget, held
+from fedforget.sequential.plan import SequentialPlan
+from fedforget.sequential.served import measure
+from fedforget.sequential.verify import require, verify_run
 from simulations.requests import request_stream
 
 Repair = Callable[[RunDirectory], list[int]]

@@ -51,7 +51,7 @@ def run_demo(
     """
     from fedforget.reporting import tables, write_report
     from fedforget.reporting.pooled import write_pooled
-    from fedforget.stored import compare_run
+    from fedforget.sweeps.stored import compare_run
 
     def compared(run: RunDirectory) -> None:
         show(tables.outcome_table(run.metrics))

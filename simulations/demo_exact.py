@@ -11,7 +11,6 @@ from typing import Any
 from fedforget import presets
 from fedforget.errors import LedgerError, PlanError
 from fedforget.files import atomic_path
-from fedforget.plan_summary import hit_weights, life
 from fedforget.progress import quieted
 from fedforget.reporting import write_report
 from fedforget.reporting.sequential_tables import course_tables
@@ -24,7 +23,8 @@ from fedforget.sequences.theory import (
     remaining_band,
 )
 from fedforget.sequences.theory._inputs import EXACT_GROUPS
-from fedforget.sequential_plan import SequentialPlan
+from fedforget.sequential.plan import SequentialPlan
+from fedforget.sequential.plan_summary import hit_weights, life
 from simulations.course import Course
 from simulations.sequential_upkeep import repair_here
 

@@ -11,17 +11,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedforget import approximate
 from fedforget.data.records import Records
-from fedforget.deletions import forget
 from fedforget.errors import RunError
 from fedforget.files import read_json, write_json
 from fedforget.presets import to_yaml
 from fedforget.runs import RunDirectory
 from fedforget.sequences.ledger import UNKNOWN, Deletion, Ledger
-from fedforget.sequential_config import SequentialRunConfig
-from fedforget.sequential_runs import open_predictor
-from fedforget.serving import Predictor
+from fedforget.sequential import approximate
+from fedforget.sequential.config import SequentialRunConfig
+from fedforget.sequential.deletions import forget
+from fedforget.sequential.runs import open_predictor
+from fedforget.sequential.serving import Predictor
 from simulations.inline import task_identity
 from simulations.measured_grid import MeasuredGrid
 from simulations.methods import Cost

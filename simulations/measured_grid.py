@@ -8,7 +8,7 @@ from flwr.app import Message, RecordDict
 from flwr.common.serde import recorddict_to_proto
 
 from fedforget import protocol
-from fedforget import sequential_protocol as words
+from fedforget.sequential import protocol as words
 from simulations.inline import InlineGrid
 
 

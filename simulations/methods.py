@@ -12,11 +12,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedforget.checks.methods import method_contradictions
 from fedforget.data.records import Records
 from fedforget.errors import ConfigError, nearest
-from fedforget.method_checks import method_contradictions
 from fedforget.sequences.ledger import Deletion
-from fedforget.sequential_config import SequentialRunConfig
+from fedforget.sequential.config import SequentialRunConfig
 
 
 @dataclass(frozen=True)

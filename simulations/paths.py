@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedforget.config import RunConfig
 from fedforget.presets import AnyConfig
-from fedforget.sequential_config import SequentialRunConfig
+from fedforget.sequential.config import SequentialRunConfig
 
 
 def base() -> Path:

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 
 from fedforget.data.holdings import Holdings
-from fedforget.deletions import deletion, read_requests
-from fedforget.plan_summary import hit_weights
 from fedforget.seeds import derive_seed
 from fedforget.sequences.ledger import Deletion
-from fedforget.sequential_config import SequentialRunConfig
-from fedforget.sequential_plan import SequentialPlan
+from fedforget.sequential.config import SequentialRunConfig
+from fedforget.sequential.deletions import deletion, read_requests
+from fedforget.sequential.plan import SequentialPlan
+from fedforget.sequential.plan_summary import hit_weights
 
 Key = tuple[str, int]
 """A client and the number of one of its slices."""

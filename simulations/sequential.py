@@ -13,7 +13,7 @@ from flwr.supercore import log
 
 from fedforget.errors import FedForgetError, RunError
 from fedforget.runs import RunDirectory
-from fedforget.sequential_config import SequentialRunConfig
+from fedforget.sequential.config import SequentialRunConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,8 +42,8 @@ def train_sequential(
         Another process is training this run, or the training failed; see :meth:`FedSGT.start`.
     """
     # Torch and transformers take seconds to import; a wrong configuration is told before that.
-    from fedforget.borrowing import borrowed_stack
-    from fedforget.served import measure
+    from fedforget.sequential.borrowing import borrowed_stack
+    from fedforget.sequential.served import measure
     from strategies.methods import strategy_of
 
     def initial(seed: int) -> dict[str, Tensor]:
@@ -98,7 +98,7 @@ def verify_sequential(grid: Grid, config: SequentialRunConfig, run: RunDirectory
     FedForgetError
         The clients could not train; as :func:`verify_through_clients`.
     """
-    from fedforget.verify import require
+    from fedforget.sequential.verify import require
     from strategies.sequential_verification import verify_through_clients
 
     wanted = run.record.get("to_verify")
@@ -117,7 +117,7 @@ def verify_sequential(grid: Grid, config: SequentialRunConfig, run: RunDirectory
 
 def _module_of(config: SequentialRunConfig) -> tuple[Shapes, str, int]:
     """Return the tensors of a run's modules, the backbone's fingerprint, and a module's size in bytes."""
-    from fedforget.borrowing import borrowed_stack
+    from fedforget.sequential.borrowing import borrowed_stack
 
     with borrowed_stack(config) as stack:
         shapes = {name: (tuple(t.shape), t.dtype) for name, t in stack.initial((), 0).items()}

@@ -98,9 +98,9 @@ def requests(
     """
     from fedforget.data.corpora import load_corpus
     from fedforget.data.holdings import holdings
-    from fedforget.deletions import write_requests
-    from fedforget.plan_summary import local_plan
     from fedforget.presets import load_sequential
+    from fedforget.sequential.deletions import write_requests
+    from fedforget.sequential.plan_summary import local_plan
     from simulations.requests import request_stream
 
     config = load_sequential(preset, overrides or [])

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fedforget import approximate
 from fedforget.errors import LedgerError, RunError
-from fedforget.run_ledger import note_head, open_ledger
 from fedforget.runs import RunDirectory
 from fedforget.sequences import Slice
-from fedforget.sequential_config import SequentialRunConfig
-from fedforget.sequential_plan import Prefix, SequentialPlan, asks_clients, make_plan
+from fedforget.sequential import approximate
+from fedforget.sequential.config import SequentialRunConfig
+from fedforget.sequential.plan import Prefix, SequentialPlan, asks_clients, make_plan
+from fedforget.sequential.run_ledger import note_head, open_ledger
 from simulations.options import Backend
 from strategies.sequential_setup import regrouped
 

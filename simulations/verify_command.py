@@ -12,7 +12,7 @@ from simulations.options import INSECURE, ROOT_CERTIFICATES, SUPERLINK, Backend,
 
 if TYPE_CHECKING:
     from fedforget.runs import RunDirectory
-    from fedforget.verify import Verification
+    from fedforget.sequential.verify import Verification
     from simulations.federate import Superlink
 
 Prefix = tuple[int, ...]
@@ -46,10 +46,10 @@ def verify(
     (--superlink). Ends with status 1 at any difference, naming the first tensor. Hashes agree on one kind
     of machine: verify where the run was trained.
     """
+    from fedforget.commands.sequential import open_run
     from fedforget.reporting.sequential_tables import prefix_name
     from fedforget.sequences.ledger import Ledger
-    from fedforget.sequential_commands import open_run
-    from fedforget.verify import require, verify_run
+    from fedforget.sequential.verify import require, verify_run
 
     directory = open_run(run)
     if superlink and not through_clients:
@@ -88,7 +88,7 @@ def _through_clients(
     run: RunDirectory, wanted: list[Prefix] | None, where: Backend | Superlink
 ) -> list[Verification]:
     """Run the ServerApp's verification over the clients, and read what it wrote."""
-    from fedforget.verify import Verification
+    from fedforget.sequential.verify import Verification
     from simulations.sequential import VERIFY
     from simulations.sequential_upkeep import carry_on
 

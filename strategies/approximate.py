@@ -12,11 +12,11 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.supercore import log
 
-from fedforget import approximate
-from fedforget.approximate import WHOLE
 from fedforget.errors import LedgerError
-from fedforget.modules import PrefixModule
 from fedforget.seeds import derive_seed
+from fedforget.sequential import approximate
+from fedforget.sequential.approximate import WHOLE
+from fedforget.sequential.modules import PrefixModule
 from strategies.fedavg import FedAvg
 from strategies.sequential_record import changed
 from strategies.sequential_round import Snapshot, requests_of

@@ -11,13 +11,13 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 from torch import Tensor
 
-from fedforget import sequential_protocol as words
-from fedforget.clustering import cluster_clients
 from fedforget.errors import PlanError
 from fedforget.sequences import Slice
 from fedforget.sequences.ledger import Ledger
-from fedforget.sequential_plan import SequentialPlan, clustered_plan
-from fedforget.sequential_training import common_seed
+from fedforget.sequential import protocol as words
+from fedforget.sequential.clustering import cluster_clients
+from fedforget.sequential.plan import SequentialPlan, clustered_plan
+from fedforget.sequential.training import common_seed
 from strategies.fedsgt import FedSGT
 from strategies.sequential_exchange import Exchange
 from strategies.sequential_round import Snapshot

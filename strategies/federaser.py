@@ -10,13 +10,13 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 from torch import Tensor
 
-from fedforget import approximate
-from fedforget.approximate import WHOLE
-from fedforget.calibration import applied, calibrated, difference
 from fedforget.errors import RunError
-from fedforget.modules import PrefixModule
 from fedforget.presets import to_yaml
-from fedforget.sequential_training import initial_seed
+from fedforget.sequential import approximate
+from fedforget.sequential.approximate import WHOLE
+from fedforget.sequential.calibration import applied, calibrated, difference
+from fedforget.sequential.modules import PrefixModule
+from fedforget.sequential.training import initial_seed
 from strategies.approximate import Approximate
 from strategies.sequential_round import Snapshot
 from strategies.sequential_spool import Request

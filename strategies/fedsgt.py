@@ -16,15 +16,15 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 from torch import Tensor
 
-from fedforget.deletions import purge
 from fedforget.errors import RunError
-from fedforget.modules import PrefixModule
 from fedforget.presets import to_yaml
-from fedforget.run_ledger import note_head
 from fedforget.runs import RunDirectory
 from fedforget.sequences.ledger import Ledger
-from fedforget.sequential_config import SequentialRunConfig
-from fedforget.sequential_plan import Prefix, SequentialPlan
+from fedforget.sequential.config import SequentialRunConfig
+from fedforget.sequential.deletions import purge
+from fedforget.sequential.modules import PrefixModule
+from fedforget.sequential.plan import Prefix, SequentialPlan
+from fedforget.sequential.run_ledger import note_head
 from strategies.sequential_exchange import Exchange
 from strategies.sequential_record import average, changed, due, record
 from strategies.sequential_roles import discover_clients

@@ -10,18 +10,18 @@ from logging import INFO
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from fedforget import approximate
-from fedforget import sequential_protocol as words
-from fedforget.approximate import WHOLE
-from fedforget.ascent import distance_between
 from fedforget.errors import RunError
-from fedforget.modules import PrefixModule
 from fedforget.seeds import derive_seed
 from fedforget.sequences.ledger import Ledger
-from fedforget.sequential_plan import SequentialPlan
-from fedforget.sequential_protocol import Work
-from fedforget.sequential_training import FedAvg as Average
-from fedforget.sequential_training import client_seed
+from fedforget.sequential import approximate
+from fedforget.sequential import protocol as words
+from fedforget.sequential.approximate import WHOLE
+from fedforget.sequential.ascent import distance_between
+from fedforget.sequential.modules import PrefixModule
+from fedforget.sequential.plan import SequentialPlan
+from fedforget.sequential.protocol import Work
+from fedforget.sequential.training import FedAvg as Average
+from fedforget.sequential.training import client_seed
 from strategies.approximate import Approximate
 from strategies.sequential_record import average
 from strategies.sequential_round import Snapshot

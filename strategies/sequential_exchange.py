@@ -10,8 +10,8 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from fedforget import sequential_protocol as words
 from fedforget.errors import RunError
+from fedforget.sequential import protocol as words
 from strategies.dispatch import Task, dispatch, raise_failures, storing, take
 from strategies.sequential_roles import request
 from strategies.sequential_round import Outbox

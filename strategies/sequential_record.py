@@ -9,11 +9,11 @@ from logging import WARNING
 from flwr.supercore import log
 
 from fedforget.errors import LedgerError
-from fedforget.modules import PrefixModule
 from fedforget.runs import RunDirectory
 from fedforget.sequences.ledger import Ledger
-from fedforget.sequential_plan import Prefix, SequentialPlan
-from fedforget.sequential_training import FedAvg
+from fedforget.sequential.modules import PrefixModule
+from fedforget.sequential.plan import Prefix, SequentialPlan
+from fedforget.sequential.training import FedAvg
 from strategies.sequential_spool import Request, ResultSpool
 
 

@@ -14,13 +14,13 @@ from flwr.supercore import log
 from numpy.typing import NDArray
 
 from fedforget import protocol
-from fedforget import sequential_protocol as words
 from fedforget.data.holdings import client_names
 from fedforget.errors import RunError, nearest
 from fedforget.presets import to_yaml
 from fedforget.protocol import Description
 from fedforget.sequences import Slice
-from fedforget.sequential_config import SequentialRunConfig
+from fedforget.sequential import protocol as words
+from fedforget.sequential.config import SequentialRunConfig
 from strategies.dispatch import Task, dispatch, raise_failures
 from strategies.nodes import check_compatible, check_nodes, describe, wait_for_nodes
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from flwr.app import Array, ArrayRecord, Message
 
 from fedforget import protocol
-from fedforget import sequential_protocol as words
 from fedforget.codecs import RAW
-from fedforget.modules import PrefixModule
 from fedforget.sequences.ledger import Ledger, Module
-from fedforget.sequential_config import SequentialRunConfig
-from fedforget.sequential_plan import Prefix, SequentialPlan
-from fedforget.sequential_protocol import Work
-from fedforget.sequential_training import client_seed, initial_seed
+from fedforget.sequential import protocol as words
+from fedforget.sequential.config import SequentialRunConfig
+from fedforget.sequential.modules import PrefixModule
+from fedforget.sequential.plan import Prefix, SequentialPlan
+from fedforget.sequential.protocol import Work
+from fedforget.sequential.training import client_seed, initial_seed
 from strategies.sequential_spool import Request
 
 

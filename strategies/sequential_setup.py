@@ -9,15 +9,15 @@ from logging import INFO
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from fedforget import sequential_protocol as words
 from fedforget.data.holdings import client_names
 from fedforget.errors import PlanError
-from fedforget.run_ledger import open_ledger
 from fedforget.runs import RunDirectory
 from fedforget.sequences import Slice
 from fedforget.sequences.ledger import Ledger
-from fedforget.sequential_config import SequentialRunConfig
-from fedforget.sequential_plan import SequentialPlan, grouping_objectives, make_plan, reads_embeddings
+from fedforget.sequential import protocol as words
+from fedforget.sequential.config import SequentialRunConfig
+from fedforget.sequential.plan import SequentialPlan, grouping_objectives, make_plan, reads_embeddings
+from fedforget.sequential.run_ledger import open_ledger
 from strategies.sequential_roles import Declared, Embeddings, ask_slices
 from strategies.sequential_round import Snapshot
 

@@ -16,12 +16,12 @@ from flwr.supercore import log
 from torch import Tensor
 
 from fedforget import protocol
-from fedforget import sequential_protocol as words
 from fedforget.codecs import RAW
 from fedforget.errors import FedForgetError, ModelError, RunError
 from fedforget.files import read_json, write_json
-from fedforget.modules import PrefixModule
-from fedforget.sequential_protocol import Done, Work
+from fedforget.sequential import protocol as words
+from fedforget.sequential.modules import PrefixModule
+from fedforget.sequential.protocol import Done, Work
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from pathlib import Path
 from flwr.serverapp import Grid
 
 from fedforget.errors import PlanError
-from fedforget.modules import PrefixModule, first_difference
 from fedforget.runs import RunDirectory
 from fedforget.sequences.ledger import Deletion, Ledger
-from fedforget.sequential_config import SequentialRunConfig
-from fedforget.sequential_plan import Prefix
-from fedforget.verify import Verification, refuse_approximate
+from fedforget.sequential.config import SequentialRunConfig
+from fedforget.sequential.modules import PrefixModule, first_difference
+from fedforget.sequential.plan import Prefix
+from fedforget.sequential.verify import Verification, refuse_approximate
 from strategies.fedsgt import FedSGT, Shapes
 
 

@@ -13,11 +13,11 @@ from flwr.supercore import log
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedforget import sequential_protocol as words
-from fedforget.modules import PrefixModule
 from fedforget.sequences import Slice
-from fedforget.sequential_config import SequentialRunConfig
-from fedforget.sequential_plan import Prefix, SequentialPlan
+from fedforget.sequential import protocol as words
+from fedforget.sequential.config import SequentialRunConfig
+from fedforget.sequential.modules import PrefixModule
+from fedforget.sequential.plan import Prefix, SequentialPlan
 from strategies.sequential_exchange import Exchange
 from strategies.sequential_record import average
 from strategies.sequential_round import Snapshot, requests_of

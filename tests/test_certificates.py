@@ -15,12 +15,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from fedforget import cli
-from fedforget.again import merge_again
 from fedforget.certificates import KEY, certify, find_fishers
 from fedforget.codecs.top import sparsify
 from fedforget.errors import ModelError, RunError
 from fedforget.runs import RunDirectory
 from fedforget.sparse_fisher import dense_fisher
+from fedforget.sweeps.remerge import merge_again
 from fedforget.updates import UPDATE
 
 

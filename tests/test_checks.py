@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedforget.checks import contradictions
+from fedforget.checks.run import contradictions
 from fedforget.config import RunConfig
 from fedforget.errors import ConfigError
 from fedforget.presets import parse

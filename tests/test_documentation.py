@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedforget.presets import presets
-from fedforget.studies import studies
+from fedforget.sweeps.studies import studies
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "notation.md").read_text(encoding="utf-8")

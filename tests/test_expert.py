@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from clients.unlearning import UnlearningClient
-from fedforget.checkpoints import Checkpoint
 from fedforget.codecs import unpack
 from fedforget.config import RunConfig, expand_clients
 from fedforget.data import client_examples
@@ -19,6 +18,7 @@ from fedforget.expert import adapt, starting_model
 from fedforget.fisher import empirical_fisher
 from fedforget.models import load_backbone, release_backbone
 from fedforget.presets import load
+from fedforget.sequential.checkpoints import Checkpoint
 from fedforget.training import batches, encode
 
 OVERRIDES = (

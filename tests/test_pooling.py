@@ -15,7 +15,7 @@ from fedforget.evaluation import Suite
 from fedforget.models import Backbone
 from fedforget.pooling import pool_metrics, seed_runs
 from fedforget.runs import RunDirectory
-from fedforget.sweep_files import results
+from fedforget.sweeps.files import results
 
 
 def test_a_sweep_of_every_seed_is_pooled(

@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass
 from fedforget.codecs.manifest import CODECS, LOG8, PLANES, RAW_CODEC, TOP
 from fedforget.config import ClientSpec, RunConfig
 from fedforget.errors import RunError
-from fedforget.matching import QP
 from fedforget.merging.coverage import needed_fisher
 from fedforget.merging.registry import find, methods
 from fedforget.sparse_fisher import Coverage
+from fedforget.sweeps.matching import QP
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from fedforget.data.statements import statements
 from fedforget.data.text_records import TEXT_SETS, text_corpus
 from fedforget.errors import DataError, nearest
 from fedforget.seeds import derive_seed
-from fedforget.sequential_config import ColumnsConfig, RecordsConfig
+from fedforget.sequential.config import ColumnsConfig, RecordsConfig
 
 
 def families() -> list[str]:

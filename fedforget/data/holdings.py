@@ -11,7 +11,7 @@ from fedforget.data.records import Records, joined
 from fedforget.errors import DataError, nearest
 from fedforget.seeds import derive_seed
 from fedforget.sequences import Slice
-from fedforget.sequential_config import RecordsConfig, SequentialRunConfig
+from fedforget.sequential.config import RecordsConfig, SequentialRunConfig
 
 Holdings = dict[str, dict[int, tuple[str, ...]]]
 """Client id -> slice number -> record ids."""

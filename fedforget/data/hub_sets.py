@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedforget.data.tables import check_columns, load_split
 from fedforget.errors import DataError
-from fedforget.sequential_config import RecordsConfig
+from fedforget.sequential.config import RecordsConfig
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedforget.data.hub_sets import HubSet, Table, load_tables
 from fedforget.data.records import Corpus, Records
 from fedforget.errors import DataError
-from fedforget.sequential_config import RecordsConfig
+from fedforget.sequential.config import RecordsConfig
 
 IMAGE_SETS = {
     "cifar10": HubSet("uoft-cs/cifar10", "", ("img",), "label"),

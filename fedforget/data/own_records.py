@@ -22,7 +22,7 @@ from fedforget.data.tables import READERS, check_columns, first_line, read_files
 from fedforget.data.text_records import TEXT_SETS, texts
 from fedforget.errors import DataError
 from fedforget.seeds import derive_seed
-from fedforget.sequential_config import RecordsConfig, SequentialRunConfig
+from fedforget.sequential.config import RecordsConfig, SequentialRunConfig
 
 
 def own_client(

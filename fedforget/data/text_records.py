@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedforget.data.hub_sets import HubSet, Table, load_tables
 from fedforget.data.records import Corpus, Records
 from fedforget.errors import DataError
-from fedforget.sequential_config import RecordsConfig
+from fedforget.sequential.config import RecordsConfig
 
 _GLUE = "nyu-mll/glue"
 TEXT_SETS = {

@@ -17,7 +17,7 @@ from fedforget.reporting.matched import matched_tables
 from fedforget.reporting.page import PAGE
 from fedforget.reporting.tables import Table
 from fedforget.runs import RunDirectory
-from fedforget.sequential_config import KIND
+from fedforget.sequential.config import KIND
 
 
 def write_report(run: RunDirectory) -> Path:

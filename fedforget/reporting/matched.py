@@ -17,11 +17,11 @@ from fedforget.reporting.tables import (
     setting_cells,
     word,
 )
-from fedforget.sweep_files import on_frontier
+from fedforget.sweeps.files import on_frontier
 
 
 def matched_tables(found: Mapping[str, Any]) -> list[Table]:
-    """Return the pairs and the envelope areas of :func:`fedforget.matched_sweep.match_sweep`."""
+    """Return the pairs and the envelope areas of :func:`fedforget.sweeps.matched.match_sweep`."""
     return [_pairs(found), *_areas(found)]
 
 

@@ -11,9 +11,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from fedforget.files import atomic_path
-from fedforget.frontier import pareto
 from fedforget.reporting.tables import short
-from fedforget.sweep_files import varied
+from fedforget.sweeps.files import varied
+from fedforget.sweeps.frontier import pareto
 
 _MARKERS = "osD^vPX*<>ph"
 

@@ -21,7 +21,7 @@ from fedforget.reporting.tables import (
     word,
 )
 from fedforget.runs import RunDirectory
-from fedforget.sweep_files import results
+from fedforget.sweeps.files import results
 
 _STAGES = ("before", "after")
 

@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from fedforget.sweep_files import varied
+from fedforget.sweeps.files import varied
 
 ROLES = ("forget", "retain", "held_out")
 COLLAPSE = "collapsed"
@@ -192,7 +192,7 @@ def comparison_tables(comparison: Mapping[str, Any]) -> list[Table]:
 
 
 def pooled_table(pooled: Sequence[Mapping[str, Any]], confidence: float = 0.95) -> Table:
-    """Comparisons over several seeds, from :func:`fedforget.compare.pool`."""
+    """Comparisons over several seeds, from :func:`fedforget.sweeps.compare.pool`."""
     measures = [name for name in (*ROLES, "perplexity") if any(name in row for row in pooled)]
     rows = []
     for row in pooled:

@@ -13,18 +13,18 @@ from typing import Any
 
 import yaml
 
-from fedforget.borrowing import borrowed_stack
 from fedforget.data.corpora import load_corpus
 from fedforget.data.holdings import holdings
 from fedforget.data.records import Records
-from fedforget.deletions import read_requests, write_requests
 from fedforget.errors import RunError
 from fedforget.files import read_json, write_json
-from fedforget.plan_summary import local_plan
 from fedforget.presets import from_yaml_sequential, to_yaml
 from fedforget.reproducible import deterministic
 from fedforget.runs import git_state, versions
-from fedforget.sequential_config import SequentialRunConfig
+from fedforget.sequential.borrowing import borrowed_stack
+from fedforget.sequential.config import SequentialRunConfig
+from fedforget.sequential.deletions import read_requests, write_requests
+from fedforget.sequential.plan_summary import local_plan
 from simulations.experiment.course import Course, Pace
 from simulations.experiment.matching import Match
 from simulations.experiment.predicted import predicted

@@ -15,8 +15,8 @@ from fedforget.data.holdings import Holdings
 from fedforget.data.records import Corpus, Records
 from fedforget.evaluation.membership import member_scores
 from fedforget.sequences.ledger import Deletion, Ledger
-from fedforget.sequential_plan import SequentialPlan
-from fedforget.verify import verify_run
+from fedforget.sequential.plan import SequentialPlan
+from fedforget.sequential.verify import verify_run
 from simulations.experiment.predicted import exact_life
 from simulations.federated_method import FederatedMethod
 from simulations.methods import Cost, UnlearningMethod

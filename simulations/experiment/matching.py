@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fedforget.errors import ConfigError, nearest
 from fedforget.sequences import PrefixTree, plan_sequences
 from fedforget.sequences.theory import matched_budget
-from fedforget.sequential_config import SequentialRunConfig
+from fedforget.sequential.config import SequentialRunConfig
 
 RULES = ("formula", "examples", "none")
 FEDSGT = "FedSGT"

@@ -10,7 +10,7 @@ from typing import Any
 from fedforget import presets
 from fedforget.errors import ConfigError, nearest
 from fedforget.presets import from_yaml_sequential, to_yaml
-from fedforget.sequential_config import SequentialRunConfig
+from fedforget.sequential.config import SequentialRunConfig
 from simulations.experiment.cells import BASE, Cell
 from simulations.experiment.course import Pace
 from simulations.experiment.matching import FEDSGT, configured, match

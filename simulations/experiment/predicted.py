@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedforget.errors import PlanError
-from fedforget.plan_summary import hit_weights, local_plan
 from fedforget.sequences.theory import (
     ServiceLife,
     expected_remaining_curve,
@@ -14,7 +13,8 @@ from fedforget.sequences.theory import (
     service_life,
 )
 from fedforget.sequences.theory._inputs import EXACT_GROUPS
-from fedforget.sequential_config import SequentialRunConfig
+from fedforget.sequential.config import SequentialRunConfig
+from fedforget.sequential.plan_summary import hit_weights, local_plan
 from simulations.experiment.matching import FEDSGT
 
 FEDCIO = "FedCIO"

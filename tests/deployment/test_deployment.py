@@ -13,10 +13,10 @@ import pytest
 from federation import PATIENCE, ROOT, Federation, rows, wait_for, write_rows
 
 from clients.client_app import app
-from fedforget.deletions import deletion, forget
 from fedforget.errors import RunError
 from fedforget.runs import RunDirectory
 from fedforget.sequences.ledger import Ledger
+from fedforget.sequential.deletions import deletion, forget
 from simulations.federate import Superlink, federate
 from simulations.inline import InlineGrid, task_identity
 from simulations.server_app import run_unlearning

@@ -13,8 +13,8 @@ from fedforget.data_config import DataConfig
 from fedforget.evaluation import Suite, collapsed
 from fedforget.evaluation.answers import answers
 from fedforget.evaluation.measures import Subject
-from fedforget.matching import targets
 from fedforget.models import Backbone
+from fedforget.sweeps.matching import targets
 
 
 @pytest.fixture(autouse=True)

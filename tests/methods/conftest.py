@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedforget import presets
-from fedforget.sequential_config import SequentialRunConfig
+from fedforget.sequential.config import SequentialRunConfig
 
 TINY = "data.max_records=60 training.rounds=3 clustering.clusters=2 clustering.rounds=1"
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedforget.clustering import cluster_clients
 from fedforget.errors import PlanError
+from fedforget.sequential.clustering import cluster_clients
 
 ALGORITHMS = ("kmeans", "agglomerative", "spectral")
 PLANTED = [["c0", "c3", "c6"], ["c1", "c4", "c7"], ["c2", "c5", "c8"]]

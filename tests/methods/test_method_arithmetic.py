@@ -10,17 +10,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedforget.ascent import ascend_locally, project_to_ball
-from fedforget.calibration import applied, calibrated
-from fedforget.classifiers import load_classifier
 from fedforget.data.corpora import load_corpus
 from fedforget.errors import ModelError
-from fedforget.modules import PrefixModule
-from fedforget.one_shot import averaged_chain
 from fedforget.seeds import derive_seed
-from fedforget.sequential_config import SequentialRunConfig
-from fedforget.serving import Predictor
-from fedforget.stack import ModuleStack
+from fedforget.sequential.ascent import ascend_locally, project_to_ball
+from fedforget.sequential.calibration import applied, calibrated
+from fedforget.sequential.classifiers import load_classifier
+from fedforget.sequential.config import SequentialRunConfig
+from fedforget.sequential.modules import PrefixModule
+from fedforget.sequential.one_shot import averaged_chain
+from fedforget.sequential.serving import Predictor
+from fedforget.sequential.stack import ModuleStack
 
 Config = Callable[..., SequentialRunConfig]
 

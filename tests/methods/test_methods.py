@@ -13,23 +13,23 @@ import torch
 from torch import Tensor
 
 from clients import sequential as sequential_client
-from fedforget import approximate
-from fedforget.ascent import ascend_locally
-from fedforget.classifiers import load_classifier
 from fedforget.data.corpora import load_corpus
 from fedforget.data.holdings import client_records
-from fedforget.deletions import deletion, held
 from fedforget.errors import ConfigError, RunError, TrainingError
-from fedforget.modules import module_hash
 from fedforget.runs import RunDirectory
 from fedforget.seeds import derive_seed
 from fedforget.sequences.ledger import Deletion, Ledger
-from fedforget.sequential_config import SequentialRunConfig
-from fedforget.sequential_plan import Prefix, SequentialPlan
-from fedforget.sequential_reference import train_sequences_locally
-from fedforget.sequential_training import client_seed, common_seed, module_seed, train_locally
-from fedforget.stack import ModuleStack
-from fedforget.verify import VerificationError, verify_run
+from fedforget.sequential import approximate
+from fedforget.sequential.ascent import ascend_locally
+from fedforget.sequential.classifiers import load_classifier
+from fedforget.sequential.config import SequentialRunConfig
+from fedforget.sequential.deletions import deletion, held
+from fedforget.sequential.modules import module_hash
+from fedforget.sequential.plan import Prefix, SequentialPlan
+from fedforget.sequential.reference import train_sequences_locally
+from fedforget.sequential.stack import ModuleStack
+from fedforget.sequential.training import client_seed, common_seed, module_seed, train_locally
+from fedforget.sequential.verify import VerificationError, verify_run
 from simulations.federated_method import FederatedMethod
 from simulations.methods import METHODS, Cost, create
 from simulations.sequential_upkeep import prepare_retrain

@@ -11,7 +11,7 @@ import torch
 from test_objectives_rmu import hidden
 
 from fedforget.adapters import lora_attached
-from fedforget.checks import contradictions
+from fedforget.checks.run import contradictions
 from fedforget.config import ClientGroup, LoraConfig, ObjectiveConfig, RoleConfig, RunConfig
 from fedforget.errors import ModelError, TrainingError
 from fedforget.models import Backbone

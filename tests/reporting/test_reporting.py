@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from fedforget.files import write_json
-from fedforget.frontier import pareto
 from fedforget.reporting import markdown, plots, render, rich, tables, write_report
 from fedforget.reporting.html import warnings
 from fedforget.reporting.tables import Table
 from fedforget.runs import RunDirectory
+from fedforget.sweeps.frontier import pareto
 
 
 def accuracy(value: float, **more: Any) -> dict[str, Any]:

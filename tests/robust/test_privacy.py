@@ -10,7 +10,7 @@ import torch
 from robust_worlds import federation
 from scipy import integrate, stats
 
-from fedforget.checks import contradictions
+from fedforget.checks.run import contradictions
 from fedforget.config import ClientGroup, CommunicationConfig, RunConfig
 from fedforget.defence_config import PrivacyConfig, RobustConfig
 from fedforget.factors import LoraFactors

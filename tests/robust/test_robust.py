@@ -12,7 +12,7 @@ import pytest
 import torch
 from robust_worlds import SHAPES, federation
 
-from fedforget.checks import contradictions
+from fedforget.checks.run import contradictions
 from fedforget.config import ClientGroup, CommunicationConfig, MergeConfig, RunConfig
 from fedforget.defence_config import RobustConfig
 from fedforget.errors import SummaryError

@@ -14,11 +14,11 @@ from filelock import FileLock
 
 from fedforget import cli
 from fedforget.data.records import Corpus, Records
-from fedforget.deletions import deletion, read_requests
 from fedforget.errors import ConfigError, RunError
 from fedforget.files import read_json, write_json
 from fedforget.presets import load_sequential
 from fedforget.sequences.ledger import Deletion
+from fedforget.sequential.deletions import deletion, read_requests
 from simulations.experiment import panels, summaries, tables
 from simulations.experiment.cells import BASE, RESULT, load_results
 from simulations.experiment.course import Course, Pace

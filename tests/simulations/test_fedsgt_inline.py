@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from fedforget.deletions import deletion, forget, held
 from fedforget.errors import PlanError, RunError
 from fedforget.files import home
-from fedforget.modules import PrefixModule
 from fedforget.runs import RunDirectory
 from fedforget.sequences.ledger import DELETED, Ledger
-from fedforget.sequential_plan import Prefix, SequentialPlan
-from fedforget.sequential_reference import train_sequences_locally
-from fedforget.sequential_runs import SequentialRun
-from fedforget.verify import verify_run
+from fedforget.sequential.deletions import deletion, forget, held
+from fedforget.sequential.modules import PrefixModule
+from fedforget.sequential.plan import Prefix, SequentialPlan
+from fedforget.sequential.reference import train_sequences_locally
+from fedforget.sequential.runs import SequentialRun
+from fedforget.sequential.verify import verify_run
 from simulations.inline import run_inline
 from simulations.sequential_upkeep import due, prepare_repair, prepare_retrain, repair_here
 
@@ -198,7 +198,7 @@ def _recorded(out: Path) -> int:
 
 def test_a_module_file_that_was_changed_does_not_serve(trained: RunDirectory) -> None:
     from fedforget.errors import ModelError
-    from fedforget.served import measure
+    from fedforget.sequential.served import measure
 
     with Ledger(trained.ledger) as ledger:
         path = trained.path / ledger.live_modules()[2,].path

@@ -13,12 +13,12 @@ import pytest
 from clients.client_app import app
 from fedforget import cli
 from fedforget.data.own_records import own_client, own_records, own_slices
-from fedforget.deletions import deletion, forget
 from fedforget.errors import DataError, RunError
 from fedforget.presets import load_sequential
 from fedforget.runs import RunDirectory
 from fedforget.sequences.ledger import Ledger
-from fedforget.verify import VerificationError, verify_run
+from fedforget.sequential.deletions import deletion, forget
+from fedforget.sequential.verify import VerificationError, verify_run
 from simulations import sequential_upkeep
 from simulations.inline import InlineGrid, task_identity
 from simulations.options import Backend

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedforget.sequences.ledger import Ledger
-from fedforget.sequential_plan import SequentialPlan
-from fedforget.sequential_reference import train_sequences_locally
+from fedforget.sequential.plan import SequentialPlan
+from fedforget.sequential.reference import train_sequences_locally
 from simulations.flwr_run import run_flower
 
 pytestmark = pytest.mark.integration

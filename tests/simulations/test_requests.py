@@ -11,14 +11,14 @@ import pytest
 from scipy import stats
 
 from fedforget import cli
-from fedforget.deletions import read_requests, write_requests
 from fedforget.errors import ConfigError, DataError
 from fedforget.presets import load_sequential
 from fedforget.sequences import Slice
 from fedforget.sequences.ledger import Deletion
 from fedforget.sequences.theory import service_life
-from fedforget.sequential_config import SequentialRunConfig
-from fedforget.sequential_plan import SequentialPlan, make_plan
+from fedforget.sequential.config import SequentialRunConfig
+from fedforget.sequential.deletions import read_requests, write_requests
+from fedforget.sequential.plan import SequentialPlan, make_plan
 from simulations.requests import STREAMS, request_stream
 
 CLIENTS, SLICES, RECORDS = 6, 4, 400

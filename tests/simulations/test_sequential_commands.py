@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from fedforget import cli
-from fedforget.deletions import held
-from fedforget.modules import PrefixModule
 from fedforget.runs import RunDirectory
 from fedforget.sequences.ledger import Ledger
+from fedforget.sequential.deletions import held
+from fedforget.sequential.modules import PrefixModule
 
 pytestmark = pytest.mark.integration
 
@@ -214,8 +214,8 @@ def test_verify_finds_a_module_that_saw_more(fedforget, trained: RunDirectory) -
     found = fedforget("verify", trained.path, "--prefix", "1")
     assert found.status == 1
     assert "the ledger cannot be trusted" in found.err
-    from fedforget.sequential_plan import SequentialPlan
-    from fedforget.verify import VerificationError, require, verify_prefixes
+    from fedforget.sequential.plan import SequentialPlan
+    from fedforget.sequential.verify import VerificationError, require, verify_prefixes
 
     with Ledger(trained.ledger, verify=False) as ledger:
         plan = SequentialPlan.of(ledger.groups(), ledger.sequences())

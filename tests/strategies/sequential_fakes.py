@@ -14,14 +14,14 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.serverapp import Grid
 
 from fedforget import protocol
-from fedforget import sequential_protocol as words
 from fedforget.codecs import RAW
-from fedforget.modules import PrefixModule, module_hash
 from fedforget.runs import RunDirectory
 from fedforget.seeds import derive_seed
 from fedforget.sequences import Slice
-from fedforget.sequential_config import SequentialRunConfig
-from fedforget.sequential_protocol import Done, Work
+from fedforget.sequential import protocol as words
+from fedforget.sequential.config import SequentialRunConfig
+from fedforget.sequential.modules import PrefixModule, module_hash
+from fedforget.sequential.protocol import Done, Work
 from strategies.fedsgt import FedSGT
 
 PRINT = "a-fingerprint"

@@ -12,16 +12,16 @@ from sequential_fakes import PRINT, SIZE, FakeClients, make_fedsgt, tensors_of
 
 from fedforget.config import SimulationConfig
 from fedforget.errors import ModelError, RunError, StorageError
-from fedforget.modules import PrefixModule
 from fedforget.sequences.ledger import Ledger
-from fedforget.sequential_config import (
+from fedforget.sequential.config import (
     GroupingConfig,
     LocalTrainingConfig,
     RecordsConfig,
     SequencesConfig,
     SequentialRunConfig,
 )
-from fedforget.sequential_protocol import Work
+from fedforget.sequential.modules import PrefixModule
+from fedforget.sequential.protocol import Work
 
 NAMES = ["client-00", "client-01", "client-02"]
 
@@ -251,8 +251,8 @@ def _replaced(tensors: dict[str, torch.Tensor]) -> Any:
         from flwr.app import Array
 
         from fedforget.codecs import RAW
-        from fedforget.modules import module_hash
-        from fedforget.sequential_protocol import module_to_bytes
+        from fedforget.sequential.modules import module_hash
+        from fedforget.sequential.protocol import module_to_bytes
 
         raw = module_to_bytes(tensors)
         parts["arrays"]["00000"] = Array("uint8", (len(raw),), RAW, raw)

@@ -1,0 +1,1 @@
+"""FedSGT and the exact baselines: a frozen classifier, its modules, training, serving, verification."""

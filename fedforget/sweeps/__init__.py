@@ -1,0 +1,1 @@
+"""A stored run merged again under other settings, compared at matched forgetting, and studied."""
