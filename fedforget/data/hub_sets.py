@@ -78,9 +78,10 @@ def load_tables(
         raise DataError(
             f"data.test_split: is {splits[1]!r}, the training split; accuracy needs other records"
         )
-    loaded = [load_split(path, cfg.subset or known.subset, split) for split in splits]
+    written = (*inputs, *([cfg.columns.id] if cfg.columns.id else []))
+    loaded = [load_split(path, cfg.subset or known.subset, split, as_text=written) for split in splits]
     for split, rows in zip(splits, loaded, strict=True):
-        wanted = (*inputs, label, *([cfg.columns.id] if cfg.columns.id else []))
+        wanted = (*written, label)
         check_columns(
             rows.column_names, wanted, f"{path}, split {split!r}", "; name yours under data.columns"
         )
@@ -100,7 +101,7 @@ def _class_names(splits: Sequence[Any], label: str) -> tuple[str, ...]:
     if named:
         return tuple(named)
     values = {value for rows in splits for value in rows[label]}
-    values -= {None, -1}
+    values -= {None, "", -1}
     if all(isinstance(value, int) for value in values):
         return tuple(str(i) for i in range(max(values, default=0) + 1))
     return tuple(sorted(map(str, values)))

@@ -90,9 +90,9 @@ def own_records(config: SequentialRunConfig, path: str | Path) -> Records:
     """
     data = config.data
     corpus = load_corpus(data, config.seeds.data)
-    rows = _read(Path(path).expanduser())
     inputs = _inputs(data, corpus.task)
     label, name = data.columns.label or "label", data.columns.id or "id"
+    rows = _read(Path(path).expanduser(), (name, *inputs))
     check_columns(rows.column_names, (name, label, *inputs), str(path), "; name yours under data.columns")
     ids = tuple(str(value if value is not None else "") for value in rows[name])
     if "" in ids:
@@ -113,7 +113,7 @@ def own_records(config: SequentialRunConfig, path: str | Path) -> Records:
         raise DataError(f"{path}: {error}") from error
 
 
-def _read(path: Path) -> Any:
+def _read(path: Path, as_text: tuple[str, ...]) -> Any:
     files = [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.suffix in READERS)
     if not files:
         what = "holds no .jsonl, .json, .csv or .parquet" if path.is_dir() else "is not there"
@@ -122,7 +122,7 @@ def _read(path: Path) -> Any:
     if len(kinds) > 1 or not kinds <= set(READERS.values()):
         raise DataError(f"{path}: holds {' and '.join(sorted(kinds))}; keep one of json, csv and parquet")
     try:
-        return read_files(files)
+        return read_files(files, as_text=as_text)
     except Exception as error:  # datasets raises many kinds
         if _no_rows(files):
             raise DataError(f"{path}: holds no rows; give the client records, or leave it out") from error

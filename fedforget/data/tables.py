@@ -6,7 +6,7 @@ import ast
 import contextlib
 import json
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -136,7 +136,9 @@ def check_columns(names: Iterable[str], wanted: Iterable[str], where: str, mend:
             )
 
 
-def load_split(path: str, subset: str, split: str, *, own: bool = False) -> Any:
+def load_split(
+    path: str, subset: str, split: str, *, own: bool = False, as_text: Collection[str] = ()
+) -> Any:
     """Load one split as a ``datasets.Dataset``.
 
     Parameters
@@ -151,6 +153,8 @@ def load_split(path: str, subset: str, split: str, *, own: bool = False) -> Any:
     split : str
     own : bool
         Take local files of the named configuration alone, never those beside it.
+    as_text : collection of str
+        Columns of a CSV file that are taken as they are written; see :func:`read_files`.
 
     Raises
     ------
@@ -165,22 +169,26 @@ def load_split(path: str, subset: str, split: str, *, own: bool = False) -> Any:
         if saved is not None:
             return _read_saved(saved, split)
         files = _local_files(local, subset, split, own)
-        return _load(path, "", split, files)
-    return _load(path, subset, split, [])
+        return _load(path, "", split, files, as_text)
+    return _load(path, subset, split, [], ())
 
 
-def read_files(files: list[Path], split: str = "train") -> Any:
+def read_files(files: list[Path], split: str = "train", as_text: Collection[str] = ()) -> Any:
     """Read files of one kind into memory, as one ``datasets.Dataset``; no copy is left behind.
 
-    Raises whatever ``datasets`` raises; the cause says what is wrong with a file.
+    The columns ``as_text`` of a CSV file are what is written there: otherwise ``007`` is the number 7,
+    and the text ``NA`` is nothing. Raises whatever ``datasets`` raises; the cause says what is wrong
+    with a file.
     """
     from datasets import Dataset
 
     # Not load_dataset: even for local files it calls the hub, to count. And a cache of its own that
     # goes at once: a copy elsewhere would outlive the deletion of a row.
-    read = getattr(Dataset, f"from_{READERS[files[0].suffix]}")
+    kind = READERS[files[0].suffix]
+    how = {"converters": dict.fromkeys(as_text, str), "na_filter": False} if kind == "csv" and as_text else {}
+    read = getattr(Dataset, f"from_{kind}")
     with _quiet(), tempfile.TemporaryDirectory() as cache:
-        return read([str(file) for file in files], split=split, cache_dir=cache, keep_in_memory=True)
+        return read([str(file) for file in files], split=split, cache_dir=cache, keep_in_memory=True, **how)
 
 
 @contextlib.contextmanager
@@ -200,12 +208,12 @@ def first_line(error: Exception) -> str:
     return (str(cause).strip() or type(cause).__name__).splitlines()[0]
 
 
-def _load(path: str, subset: str, split: str, files: list[Path]) -> Any:
+def _load(path: str, subset: str, split: str, files: list[Path], as_text: Collection[str]) -> Any:
     from datasets import load_dataset
 
     try:
         if files:
-            return read_files(files, split)
+            return read_files(files, split, as_text)
         with _quiet():
             return load_dataset(path, name=subset or None, split=split)
     except Exception as error:  # datasets raises many kinds; none of them says what to do

@@ -130,6 +130,13 @@ def test_texts_from_a_folder_of_csv_files(tmp_path: Path) -> None:
     assert 0 not in kept.slices
 
 
+def test_ids_and_texts_of_a_csv_file_are_what_is_written_there(tmp_path: Path) -> None:
+    config = load_sequential("fedsgt-text")
+    (tmp_path / "a.csv").write_text("id,text,label\n007,NA,0\n7,1.50,1\n")
+    found = own_records(config, tmp_path)
+    assert dict(zip(found.ids, found.inputs, strict=True)) == {"007": "NA", "7": "1.50"}
+
+
 def _drop(key: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     return lambda row: {name: value for name, value in row.items() if name != key}
 
