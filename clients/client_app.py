@@ -28,7 +28,7 @@ def describe(message: Message, context: Context) -> Message:
     if sequential_messages.concerns(message):
         return sequential_messages.describe(message, context)
     config, _, _ = identity.request(message)
-    from clients.unlearning import describe_node
+    from clients.description import describe_node
 
     description = describe_node(
         config,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from clients import kept_fishers
+from clients.description import describe_node
 from fedforget import protocol
 from fedforget.adapters import adapted_weights, deltas_applied, lora_attached, lora_factors
-from fedforget.codecs import CODECS, Bucket, Instruction, pack, planes
+from fedforget.codecs import Bucket, Instruction, pack, planes
 from fedforget.codecs.exchange import pack_values, unpack_places
 from fedforget.config import ClientSpec, RoleConfig, RunConfig
 from fedforget.data import Example, client_examples, client_retain_examples
@@ -27,10 +28,10 @@ from fedforget.models import Backbone, cached_backbone, load_backbone, release_b
 from fedforget.objectives import objective
 from fedforget.privacy import private_fisher, private_task_vector
 from fedforget.privacy.accounting import enabled
-from fedforget.protocol import Description
+from fedforget.reproducible import cpu_share
 from fedforget.seeds import derive_seed
 from fedforget.summaries import ClientSummary, Role
-from fedforget.training import batches, encode, train
+from fedforget.training import batches, encode, pad_id, train
 
 
 class UnlearningClient(NumPyClient):
@@ -263,7 +264,7 @@ class UnlearningClient(NumPyClient):
         else:
             reference = self._backbone()
         sequences = encode(reference.tokenizer, examples[: settings.num_sequences], settings.max_length)
-        one_by_one = batches(sequences, pad_id(reference))
+        one_by_one = batches(sequences, pad_id(reference.tokenizer))
         return empirical_fisher(
             reference.model, one_by_one, names, settings.num_sequences, batch=settings.batch
         )
@@ -272,7 +273,7 @@ class UnlearningClient(NumPyClient):
     def _loss(self, backbone: Backbone, examples: Sequence[Example]) -> tuple[float, int]:
         sequences = encode(backbone.tokenizer, examples, self.config.data.max_length)
         total, count = 0.0, 0
-        for batch in batches(sequences, pad_id(backbone), self.config.evaluation.batch_size):
+        for batch in batches(sequences, pad_id(backbone.tokenizer), self.config.evaluation.batch_size):
             inputs = {key: batch[key].to(backbone.device) for key in ("input_ids", "attention_mask")}
             logits = backbone.model(**inputs, use_cache=False).logits[:, :-1].float()
             labels = batch["labels"][:, 1:].to(backbone.device)
@@ -301,54 +302,3 @@ class UnlearningClient(NumPyClient):
                 raise ModelError(f"client {self.spec.id!r}: tensor {name!r} of the update has the wrong size")
             update[name] = torch.from_numpy(raw.copy()).view(kind).reshape(shapes[name])
         return update
-
-
-def describe_node(
-    config: RunConfig, partition: int, specs: Sequence[ClientSpec] = (), client_id: str = ""
-) -> Description:
-    """Describe a node.
-
-    Parameters
-    ----------
-    config : RunConfig
-    partition : int
-        A simulated node's number, -1 for a deployed one.
-    specs : sequence of ClientSpec
-        The clients that a deployed node declares.
-    client_id : str
-        The ``client-id`` that it declares.
-
-    Raises
-    ------
-    FedForgetError
-        The backbone cannot be loaded, or a client has no data.
-    """
-    return Description(
-        fingerprint=cached_backbone(starting_model(config), config.seeds.model).fingerprint,
-        versions=protocol.installed(),
-        clients=tuple(specs),
-        partition=partition,
-        sizes={spec.id: len(client_examples(config, spec)) for spec in specs},
-        client_id=client_id,
-        codecs=tuple(sorted(CODECS)),
-    )
-
-
-@contextlib.contextmanager
-def cpu_share(threads: int | None) -> Iterator[None]:
-    """Compute with so many threads inside the block; sums then come out the same wherever they run.
-
-    Clients that run at once would otherwise each take all cores, which is many times slower.
-    """
-    before = torch.get_num_threads()
-    try:
-        if threads is not None:
-            torch.set_num_threads(threads)
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def pad_id(backbone: Backbone) -> int:
-    """Return the backbone's padding token; padding is masked everywhere."""
-    return int(backbone.tokenizer.pad_token_id)

@@ -33,3 +33,18 @@ def deterministic(threads: int = 1) -> Iterator[None]:
     finally:
         torch.set_deterministic_debug_mode(mode)
         torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def cpu_share(threads: int | None) -> Iterator[None]:
+    """Compute with so many threads inside the block; sums then come out the same wherever they run.
+
+    Clients that run at once would otherwise each take all cores, which is many times slower.
+    """
+    before = torch.get_num_threads()
+    try:
+        if threads is not None:
+            torch.set_num_threads(threads)
+        yield
+    finally:
+        torch.set_num_threads(before)

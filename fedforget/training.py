@@ -229,12 +229,12 @@ def train(
         for one in (order, kept_order) if kept else (order,):
             deque(itertools.islice(one, len(losses)), maxlen=0)
         for step in range(len(losses), cfg.steps):
-            batch = collate([sequences[i] for i in next(order)], _pad_id(tokenizer), device)
+            batch = collate([sequences[i] for i in next(order)], pad_id(tokenizer), device)
             for group in optimizer.param_groups:
                 group["lr"] = cfg.learning_rate * min(1.0, (step + 1) / max(1, cfg.warmup_steps))
             given = [batch]
             if kept:
-                given.append(collate([kept[i] for i in next(kept_order)], _pad_id(tokenizer), device))
+                given.append(collate([kept[i] for i in next(kept_order)], pad_id(tokenizer), device))
             loss = loss_of(*given)
             losses.append(float(loss.detach()))
             optimizer.zero_grad(set_to_none=True)
@@ -282,8 +282,8 @@ def _check(step: int, losses: list[float], norm: float, cfg: TrainingConfig) -> 
         )
 
 
-def _pad_id(tokenizer: Any) -> int:
-    # Padding is masked everywhere, so any token serves.
+def pad_id(tokenizer: Any) -> int:
+    """Return the token to pad with; padding is masked everywhere, so any serves."""
     for name in ("pad_token_id", "eos_token_id"):
         if getattr(tokenizer, name, None) is not None:
             return int(getattr(tokenizer, name))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from clients import kept_fishers
-from clients.unlearning import UnlearningClient, cpu_share
+from clients.unlearning import UnlearningClient
 from fedforget import protocol
 from fedforget.adapters import adapted_weights
 from fedforget.codecs import Instruction, unpack
@@ -20,6 +20,7 @@ from fedforget.data import client_retain_examples
 from fedforget.defence_config import PrivacyConfig
 from fedforget.errors import DataError, ModelError, TrainingError
 from fedforget.models import Backbone, cached_backbone, load_backbone, release_backbone
+from fedforget.reproducible import cpu_share
 from fedforget.summaries import ClientSummary, LoraFactors
 from fedforget.training import encode
 
