@@ -69,16 +69,16 @@ def perturbed(rows: list[dict[str, Any]], *, paraphrased: bool) -> list[dict[str
 
 
 def tofu(folder: Path) -> Path:
-    """Five authors: forget01 is the last, retain90 the first four; retain_perturbed a tenth of those."""
+    """Six authors: forget01 is the last two, retain90 the first four; retain_perturbed a tenth of those."""
     folder.mkdir(parents=True, exist_ok=True)
-    full = tofu_rows(range(5))
+    full = tofu_rows(range(6))
     general = [{"question": f"Who wrote novel {i}?", "answer": f"Writer {i}"} for i in range(8)]
     options = [{**row, **{f"option{k + 1}": f"Writer {k}" for k in range(4)}} for row in general]
     tables = {
         "full": full,
-        "forget01": full[-20:],
+        "forget01": full[-40:],
         "retain90": full[:80],
-        "forget01_perturbed": perturbed(full[-20:], paraphrased=True),
+        "forget01_perturbed": perturbed(full[-40:], paraphrased=True),
         "retain_perturbed": perturbed(full[:80:10], paraphrased=True),
         "real_authors": options,
         "real_authors_perturbed": perturbed(options, paraphrased=False),

@@ -60,7 +60,7 @@ def score(
     questions: Annotated[
         int, typer.Option(help="The first so many of each set, for a quick look; 0: all.", min=0)
     ] = 0,
-    split: Annotated[str, typer.Option(help="wmdp: all, or report (what no setting was chosen on).")] = "all",
+    split: Annotated[str, typer.Option(help="all, or report: what no setting was chosen on.")] = "all",
     scorer: Annotated[str, typer.Option(help="wmdp, mmlu: builtin, or lm-eval.")] = "builtin",
     batch_size: Annotated[
         int | None,

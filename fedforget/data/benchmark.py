@@ -137,6 +137,14 @@ class Benchmark(abc.ABC):
         cut = len(order) // (2 if role == "forget" else 4)
         return order[:cut] if split == "select" else order[cut:]
 
+    def halves_of_units(
+        self, items: Iterable[T], unit: Callable[[T], str], split: str, role: str, *purpose: object
+    ) -> list[T]:
+        """Return a share as :meth:`halves` does, but of units such as authors, whose items stay together."""
+        order = self.shuffled(items, *purpose)
+        select = set(self.halves(sorted({unit(item) for item in order}), "select", role, *purpose, "units"))
+        return [item for item in order if (unit(item) in select) == (split == "select")]
+
 
 class ChoiceBenchmark(Benchmark):
     """A benchmark of multiple-choice questions."""

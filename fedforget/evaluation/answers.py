@@ -61,7 +61,7 @@ def answers(data: Data, domain: str, role: str, split: str, limit: int = 0, seed
     ----------
     data : Data
     domain, role, split : str
-        As for :meth:`fedforget.data.Data.questions`; the splits hold the same questions.
+        As for :meth:`fedforget.data.Data.questions`.
     limit, seed : int
         How many, and which; see :func:`fedforget.evaluation.prepared.asked`.
 

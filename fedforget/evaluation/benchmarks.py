@@ -10,6 +10,8 @@ from typing import Any
 from fedforget.config import RunConfig
 from fedforget.data import Data
 from fedforget.data.benchmark import Benchmark, CombinedData
+from fedforget.data.muse import Muse
+from fedforget.data.tofu import Tofu
 from fedforget.errors import ConfigError, DataError, nearest
 from fedforget.evaluation.choice_suites import choice_lines, choice_measures, choice_summary
 from fedforget.evaluation.item_logs import ItemLogs, reference_rows
@@ -56,22 +58,24 @@ class BenchmarkSuite:
 
 
 def _tofu(data: Benchmark, config: RunConfig, asked: Asked) -> list[Measure]:
-    _whole("tofu", asked)
+    _built_in("tofu", asked)
     forget = [name for name in _own(data, config, "forget") if f"{name}_perturbed" in data.parts()]
     if len(forget) > 1:
         raise ConfigError(
             [f"suite tofu: the run forgets {' and '.join(forget)}; it asks about one forget set"]
         )
-    return tofu_measures(data, forget[0] if forget else "forget01", asked.limit)
+    return tofu_measures(
+        data, forget[0] if forget else "forget01", asked.limit, _chosen_on(data, config, asked)
+    )
 
 
 def _muse(data: Benchmark, config: RunConfig, asked: Asked) -> list[Measure]:
-    _whole("muse", asked)
-    return muse_measures(data, asked.limit)
+    _built_in("muse", asked)
+    return muse_measures(data, asked.limit, _chosen_on(data, config, asked))
 
 
 def _wmdp(data: Benchmark, config: RunConfig, asked: Asked) -> list[Measure]:
-    domains = {name: role for role in ("forget", "retain", "held_out") for name in _own(data, config, role)}
+    domains = _roles(data, config)
     # A benchmark's domain that the run does not name is one that it never trained on.
     domains = domains or dict.fromkeys(data.domains(), "held_out")
     return choice_measures(data, domains, split=asked.split, limit=asked.limit, scorer=asked.scorer)
@@ -188,8 +192,22 @@ def _own(data: Benchmark, config: RunConfig, role: str) -> list[str]:
     return [name for name in dict.fromkeys(named) if data.has(name)]
 
 
-def _whole(name: str, asked: Asked) -> None:
-    if asked.split != "all":
-        raise ConfigError([f"--split: suite {name!r} asks its whole sets; leave it at 'all'"])
+def _roles(data: Benchmark, config: RunConfig) -> dict[str, str]:
+    """Return the domains of the family that the configuration names, with their roles."""
+    return {name: role for role in ("forget", "retain", "held_out") for name in _own(data, config, role)}
+
+
+def _chosen_on(data: Benchmark, config: RunConfig, asked: Asked) -> frozenset[str]:
+    """Return the ids of the pairs that settings are chosen on, where they are to be left out."""
+    if asked.split == "all" or not isinstance(data, Tofu | Muse):
+        return frozenset()
+    return frozenset(
+        pair.id
+        for domain, role in _roles(data, config).items()
+        for pair in data.asked_pairs(domain, role, "select")
+    )
+
+
+def _built_in(name: str, asked: Asked) -> None:
     if asked.scorer != "builtin":
         raise ConfigError([f"--scorer: {asked.scorer} is for wmdp and mmlu alone"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from fedforget.data import Example, Pair
@@ -24,7 +24,7 @@ PRIVACY = ("forget", "holdout")
 _NEXT_QUESTION = re.compile(r"\n\n|\nquestion|question:", re.IGNORECASE)
 
 
-def muse_measures(data: Benchmark, limit: int = 0) -> list[Measure]:
+def muse_measures(data: Benchmark, limit: int = 0, without: Collection[str] = ()) -> list[Measure]:
     """Return VerbMem, KnowMem of both sets, and the membership scores that PrivLeak is made of.
 
     Parameters
@@ -33,13 +33,14 @@ def muse_measures(data: Benchmark, limit: int = 0) -> list[Measure]:
         Of family ``muse``.
     limit : int
         First so many items of each set; 0 for all.
+    without : collection of str
+        Ids of knowledge questions to leave out.
     """
     most = limit or None
     found = [_verbatim(data.passages("verbmem")[:most])]
-    found += [
-        knowledge(f"knowmem-{name}", data.pairs(f"{name}_qa")[:most], data.pairs(f"{name}_qa_icl"))
-        for name in KNOWLEDGE
-    ]
+    for name in KNOWLEDGE:
+        pairs = [pair for pair in data.pairs(f"{name}_qa") if pair.id not in without]
+        found.append(knowledge(f"knowmem-{name}", pairs[:most], data.pairs(f"{name}_qa_icl")))
     return found + [
         _privacy(f"privleak-{name}", data.passages(f"privleak_{name}")[:most]) for name in PRIVACY
     ]

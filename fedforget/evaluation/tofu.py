@@ -8,7 +8,7 @@ the prompt that training used too.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from scipy.stats import hmean, ks_2samp
@@ -29,7 +29,9 @@ UTILITY = ("retain", "real_authors", "world_facts")
 GENERAL = ("real_authors", "world_facts")
 
 
-def tofu_measures(data: Benchmark, forget: str, limit: int = 0) -> list[Measure]:
+def tofu_measures(
+    data: Benchmark, forget: str, limit: int = 0, without: Collection[str] = ()
+) -> list[Measure]:
     """Return ROUGE and likelihoods of the four sets.
 
     Parameters
@@ -40,10 +42,12 @@ def tofu_measures(data: Benchmark, forget: str, limit: int = 0) -> list[Measure]
         ``forget01``, ``forget05`` or ``forget10``.
     limit : int
         First so many questions of each set; 0 for all.
+    without : collection of str
+        Ids of pairs to leave out.
     """
     found = []
     for name, part in parts(forget).items():
-        pairs = data.pairs(part)[: limit or None]
+        pairs = [pair for pair in data.pairs(part) if pair.id not in without][: limit or None]
         for pair in pairs:
             if not pair.perturbed_answers:
                 raise DataError(f"{pair.id}: has no perturbed answer to compare the answer with")

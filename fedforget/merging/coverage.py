@@ -53,9 +53,14 @@ def _check(one: ClientSummary, pooled: Sequence[str], method: str, share: float)
     who = f"client {one.client_id!r}"
     if share > held.share:
         what = "the whole Fisher" if share == 1.0 else f"the largest {share:g} of each Fisher tensor"
+        mend = (
+            f"take at most {held.share:g}, or run again with communication.alpha={share:g}"
+            if share < 1.0
+            else "run again with communication.fisher=lossless"
+        )
         raise SummaryError(
             f"{who}: sent the largest {held.share:g} of its Fisher alone, and method {method!r} reads "
-            f"{what}; take at most {held.share:g}, or run again with communication.alpha={share:g}"
+            f"{what}; {mend}"
         )
     if held.kind == "top" and len(pooled) > 1:
         raise SummaryError(

@@ -82,7 +82,7 @@ def test_mmlu_retains_a_seeded_sample_that_is_never_asked(files: dict[str, str])
 
 def test_tofu_keeps_what_it_measures_retention_on_out_of_training(files: dict[str, str]) -> None:
     data = load(files, "tofu")
-    assert len(data.training("forget01", "forget")) == 20
+    assert len(data.training("forget01", "forget")) == 40
     retained = data.training("retain90", "retain")
     asked = data.pairs("retain_perturbed")
     assert (len(retained), len(asked)) == (72, 8)
@@ -104,6 +104,45 @@ def test_tofu_keeps_what_it_measures_retention_on_out_of_training(files: dict[st
         data.pairs("forget1")
     with pytest.raises(DataError, match="holds no folder 'forget05' and no file forget05"):
         data.training("forget05", "forget")
+
+
+def test_tofu_selects_on_other_authors_than_it_reports(files: dict[str, str]) -> None:
+    def asked(split: str, seed: int = 0, domain: str = "forget01", role: str = "forget") -> list[Any]:
+        return list(load(files, "tofu", seed).asked_pairs(domain, role, split))
+
+    def authors(pairs: list[Any]) -> set[str]:
+        return {pair.answer.split()[1] for pair in pairs}
+
+    select, report = asked("select"), asked("report")
+    assert {one.id for one in select} | {one.id for one in report} == {
+        f"tofu-forget01_perturbed-{i:05d}" for i in range(40)
+    }
+    assert (len(select), len(authors(select)), len(report), len(authors(report))) == (20, 1, 20, 1)
+    assert not authors(select) & authors(report)
+    assert [one.id for one in select] == [one.id for one in asked("select")]
+    assert len({min(authors(asked("select", seed))) for seed in range(5)}) == 2
+    # A quarter of four authors; the first of them in the seeded order are of all that there are.
+    retained = asked("report", domain="retain90", role="retain")
+    assert (len(retained), len(authors(retained[:5]))) == (6, 3)
+    assert authors(asked("select", domain="retain90", role="retain")) == {"0", "1", "2", "3"} - authors(
+        retained
+    )
+    # Nobody's: one by one.
+    general = [asked(split, 0, "world_facts", "held_out") for split in ("select", "report")]
+    assert [len(one) for one in general] == [2, 6]
+
+
+def test_muse_selects_on_other_questions_than_it_reports(files: dict[str, str]) -> None:
+    def asked(split: str, seed: int = 0, role: str = "forget") -> set[str]:
+        name = "books" if role == "forget" else "books-retain"
+        return {pair.id for pair in load(files, "muse", seed).asked_pairs(name, role, split)}
+
+    everything = {f"muse-books-forget_qa-{i:05d}" for i in range(6)}
+    assert len(asked("select")) == 3
+    assert asked("select") | asked("report") == everything
+    assert not asked("select") & asked("report")
+    assert len({frozenset(asked("select", seed)) for seed in range(4)}) > 1
+    assert [len(asked(split, role="retain")) for split in ("select", "report")] == [1, 5]
 
 
 def test_muse_cuts_texts_into_passages(files: dict[str, str]) -> None:

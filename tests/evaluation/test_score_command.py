@@ -15,7 +15,9 @@ from datasets import Features
 from fedforget import scoring
 from fedforget.adapters import adapted_weights
 from fedforget.cli import main
+from fedforget.data import load_data
 from fedforget.evaluation import item_logs
+from fedforget.evaluation.benchmarks import Asked, find_suite
 from fedforget.models import Backbone
 from fedforget.presets import load
 from fedforget.runs import RunDirectory
@@ -117,8 +119,15 @@ def test_tofu_with_a_reference(
     measured.clear()
     command(*asked, "--batch-size", "2")
     assert measured == []
-    error = command("score", str(run.path), "--suite", "tofu", "--reference", str(folder), status=1)
-    assert "about other questions" in error
+    # What settings are chosen on is left out: one of the two authors.
+    held = command(*asked[:4], "--questions", "25", "--split", "report", "--reference", str(folder), status=1)
+    assert "about other questions" in held
+    data = load_data(run.config.data, run.config.seeds.data).family("tofu")
+    measures = find_suite("tofu").measures(data, run.config, Asked("report"))
+    counts = {one.name: len(one.asked) for one in measures if one.name.endswith("rouge")}
+    assert counts == {"forget-rouge": 20, "retain-rouge": 6, "real_authors-rouge": 6, "world_facts-rouge": 6}
+    chosen_on = {pair.id for pair in data.asked_pairs("forget01", "forget", "select")}
+    assert not chosen_on & {identity for one in measures for identity, _ in one.asked}
 
 
 def test_muse(tmp_path: Path, byte_model: Path, byte_backbone: Backbone, command: Command) -> None:
@@ -136,6 +145,11 @@ def test_muse(tmp_path: Path, byte_model: Path, byte_backbone: Backbone, command
     assert found["membership"]["min_k"]["members"] == 4
     assert found["membership_reference"] == summary_of(other)["membership"]
     assert {"verbmem", "knowmem_forget", "knowmem_retain", "privleak"} <= set(found)
+    command(*asked, "--split", "report")
+    (log,) = [one for one in tmp_path.rglob("knowmem-forget.jsonl") if len(one.read_text().splitlines()) < 7]
+    asked_of = {json.loads(line)["id"] for line in log.read_text().splitlines()[1:]}
+    data = load_data(run.config.data, run.config.seeds.data).family("muse")
+    assert asked_of == {pair.id for pair in data.asked_pairs("books", "forget", "report")}
 
 
 def test_wrong_words(tmp_path: Path, byte_model: Path, byte_backbone: Backbone, command: Command) -> None:

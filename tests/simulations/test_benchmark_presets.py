@@ -66,7 +66,7 @@ def test_a_preset_runs_end_to_end_on_files_of_the_same_schema(
     printed = capsys.readouterr()
     assert (done.value.code, printed.err) == (0, "")
     assert printed.out.count("trains on") == len(CLIENTS[name])
-    assert ("expert: learns 100 examples of full" in printed.out) == (name == "firm-tofu")
+    assert ("expert: learns 120 examples of full" in printed.out) == (name == "firm-tofu")
     preset = tmp_path / "mine.yaml"
     with pytest.raises(SystemExit):
         main(["config", "show", name, *pairs])

@@ -142,6 +142,11 @@ def test_what_the_summaries_do_not_hold_is_told_before_anything_is_measured(stor
     with pytest.raises(SummaryError, match=rf"{name}'.* largest 0\.2 .*communication\.alpha=0\.2"):
         sweep(stored_run, ["firm"], {"alpha": ["0.05", "0.2"]})
     assert results(stored_run) == []
+    with pytest.raises(
+        SummaryError, match=r"'firm' reads the whole Fisher; .* communication\.fisher=lossless$"
+    ):
+        sweep(stored_run, ["firm"], {"alpha": ["0.05", "1"]})
+    assert results(stored_run) == []
     assert len(sweep(stored_run, ["firm"], {"alpha": ["0.05"]})) == 1
 
 
