@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import platform
 import subprocess
 import time
@@ -20,6 +22,8 @@ from fedforget.presets import AnyConfig, from_yaml, from_yaml_any, from_yaml_seq
 from fedforget.sequential.config import SequentialRunConfig
 from fedforget.summaries import ClientSummary
 
+# The environment variable that hands a checkout's state to a copy of it, as JSON.
+GIT_STATE = "FEDFORGET_GIT_STATE"
 _HOW_MANY = ("count", "vary")
 _PACKAGES = ("fedforget", "flwr", "ray", "torch", "transformers", "peft", "numpy", "safetensors")
 
@@ -264,7 +268,12 @@ def versions(packages: Iterable[str] = _PACKAGES) -> dict[str, str]:
 
 
 def git_state(directory: Path | None = None) -> Mapping[str, Any]:
-    """Return the checkout's commit and whether it is dirty; empty outside a checkout or without git."""
+    """Return the checkout's commit and whether it is dirty; empty outside a checkout or without git.
+
+    Flower runs a copy of the checkout, which tells neither: whoever starts it hands them on in ``GIT_STATE``.
+    """
+    if directory is None and (told := os.environ.get(GIT_STATE)):
+        return dict(json.loads(told))
     directory = directory or Path(__file__).resolve().parents[1]
     if not (directory / ".git").exists():
         return {}

@@ -8,6 +8,7 @@ Flower home of its own, the run's own status decides, and everything that was st
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -23,7 +24,7 @@ from pathlib import Path
 from fedforget import presets
 from fedforget.errors import RunError
 from fedforget.files import home
-from fedforget.runs import RunDirectory, default_path
+from fedforget.runs import GIT_STATE, RunDirectory, default_path, git_state
 from simulations.bundle import app_directory
 from simulations.flower_cli import FlowerCli, environment, program
 from simulations.processes import MARK, end, new_mark
@@ -180,6 +181,7 @@ def _environment(folder: Path, mark: str) -> dict[str, str]:
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "RAY_DEDUP_LOGS": "0",
         "FEDFORGET_CWD": os.getcwd(),
+        GIT_STATE: json.dumps(git_state()),
         "FEDFORGET_HOME": str(home()),
         "PYTHONWARNINGS": os.environ.get(
             "PYTHONWARNINGS", "ignore::DeprecationWarning,ignore::FutureWarning"

@@ -18,7 +18,7 @@ import pytest
 
 from fedforget.errors import RunError
 from fedforget.presets import join_overrides
-from fedforget.runs import RunDirectory
+from fedforget.runs import RunDirectory, git_state
 from simulations.flwr_run import run_flower
 from simulations.inline import run_inline
 from simulations.processes import MARK, end, marked, new_mark
@@ -60,6 +60,8 @@ def test_a_run_gives_what_the_same_run_in_one_process_gives(tmp_path: Path, mark
     assert run.config.merge.alpha == 0.2
     assert "2 simulated nodes" in said[0]
     assert len({facts["node"] for facts in run.record["clients"].values()}) == 2
+    # The copy of the checkout that Flower runs says of which state it is.
+    assert run.record["git"] == git_state()
     here = run_inline("firm-ci", "merge.gamma=1.2 merge.alpha=0.2", tmp_path / "inline")
     name = "update.safetensors"
     assert (run.merged / name).read_bytes() == (here.merged / name).read_bytes()
