@@ -193,12 +193,15 @@ def certify(
         typer.Option(help="Folder with the retain clients' Fishers; by default the run's summaries."),
     ] = None,
 ) -> None:
-    """Recompute an update's certificate from its bytes and the retain clients' Fishers.
+    """Recompute an update's certificate from its bytes, the Fishers and the run's summaries.
 
+    From the bytes and the retain clients' Fishers: every damage, in fp64, and the multipliers' signs. Where
+    the folder holds the summaries of the whole run, the base update is merged again, and stationarity and
+    duality gap are recomputed too. That the summaries are what the clients computed is believed.
     Ends with status 1 where a budget is broken, the file or a Fisher was changed, or nothing is certified.
     """
-    from fedforget.certificates import certify as recompute
-    from fedforget.certificates import find_fishers
+    from fedforget.certification import certify as recompute
+    from fedforget.certification import find_fishers
     from fedforget.updates import locate_update
 
     file = locate_update(path)
@@ -215,10 +218,12 @@ def certify(
         said = f"its method {found.method!r} has no budget" if found.method else "it carries no certificate"
         typer.echo(f"Nothing is certified: {said}. The damages above are only measured.")
         raise typer.Exit(1)
-    closest = sum(found.optimal.values())
+    closest, count = sum(found.optimal.values()), len(found.optimal)
+    how = f"as recorded, for {found.as_recorded}" if found.as_recorded else "recomputed from the summaries"
     typer.echo(
-        f"Certified: {len(found.optimal)} tensors keep epsilon = {found.budget!r} for every retain client; "
-        f"{closest} of them carry multipliers of the closest such update."
+        f"Certified: {count} tensors keep epsilon = {found.budget!r} for every retain client (recomputed "
+        f"from the bytes and the Fishers).\n{closest} of them are the closest such update; it is at most "
+        f"{found.distance:.2g} of the update's norm away ({how})."
     )
 
 

@@ -28,7 +28,7 @@ class SparseFisher:
     values : Tensor
         Shape ``[n]``, a floating dtype.
     rest : float
-        The largest entry that is not held; 0 where the others are 0.
+        The largest entry that is not held, smaller than all that are; 0 where the others are 0.
     """
 
     shape: tuple[int, ...]
@@ -71,6 +71,12 @@ class SparseFisher:
             raise SummaryError(f"{what} says that its other entries are at most {self.rest}")
         if n > 1 and not bool((indices[1:] > indices[:-1]).all()):
             raise SummaryError(f"{what} has places that do not ascend, or one place twice")
+        if self.rest > 0.0 and (not n or float(self.values.min()) <= self.rest):
+            least = f"the smallest that it holds is {float(self.values.min()):g}" if n else "it holds none"
+            raise SummaryError(
+                f"{what} says that an entry as large as {self.rest:g} was left out, and {least}: these are "
+                "not the largest entries"
+            )
 
 
 Fisher = Tensor | SparseFisher

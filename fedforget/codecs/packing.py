@@ -33,10 +33,12 @@ from fedforget.codecs.manifest import (
     RAW_CODEC,
     TOP,
     Entry,
+    Manifest,
     check_ranges,
     parse,
 )
 from fedforget.errors import SummaryError
+from fedforget.merging.selection import kept_count
 from fedforget.sparse_fisher import Fisher, SparseFisher
 from fedforget.summaries import ClientSummary, Delta, LoraFactors, Role
 
@@ -149,6 +151,7 @@ def unpack(
     sizes = check_buckets(buckets, declared.buckets, who)
     check_ranges(declared.tensors, sum(sizes), who)
     _check_memory(declared.tensors, shapes, who)
+    _check_shares(declared, who)
     found: dict[str, dict[str, Tensor]] = {kind: {} for kind in KINDS if kind != "fisher"}
     fishers: dict[str, Fisher] = {}
     starts = bucket_starts(sizes)
@@ -232,6 +235,17 @@ def _check_memory(tensors: Sequence[Entry], shapes: Mapping[str, tuple[int, ...]
             expected = f"has {tuple(shapes[entry.name])}" if entry.name in shapes else "has no such weight"
             raise SummaryError(
                 f"{who}: Fisher of tensor {entry.name!r} has shape {entry.shape}, the backbone {expected}"
+            )
+
+
+def _check_shares(declared: Manifest, who: str) -> None:
+    """Refuse fewer entries than the share that is said to be whole, where others are left out."""
+    for entry in declared.tensors:
+        least = kept_count(entry.size, declared.coverage.share) if entry.rest > 0.0 else 0
+        if entry.count < least:
+            raise SummaryError(
+                f"{who}: Fisher of tensor {entry.name!r} holds {entry.count} entries, and the largest "
+                f"{declared.coverage.share:g} of it, as was said, are {least}"
             )
 
 

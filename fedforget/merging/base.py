@@ -14,7 +14,7 @@ from torch import Tensor
 from fedforget.merging.layout import Scratch, squares
 from fedforget.merging.sensitivities import BaseBlock, Sensitivities, base_block
 from fedforget.parameters import Scaled, fraction, positive
-from fedforget.projection import project
+from fedforget.projection import project, solved_budget
 
 # A coordinate whose weights sum to less than this many eps0 loses more than 1 % to the stabiliser.
 _ATTENUATED = 99.0
@@ -134,7 +134,9 @@ def _support(s: Sensitivities, seen: list[_Seen]) -> Support:
 def project_onto_budgets(base: Tensor, support: Support, epsilon: float, solver: str) -> dict[str, Any]:
     """Project a base merge in place, on the coordinates that a retain client minds; return the report."""
     flat = base.view(-1)
-    projection = project(flat[support.index], list(support.fishers), epsilon, solver)
+    # The paper's routine is to be as in the paper, which promises less.
+    budget = solved_budget(epsilon, support.fishers.dtype) if solver == "exact" else epsilon
+    projection = project(flat[support.index], list(support.fishers), budget, solver)
     flat[support.index] = projection.update
     certificate = projection.certificate
     return {

@@ -47,6 +47,17 @@ class Projection:
     certificate: Certificate
 
 
+def solved_budget(epsilon: float, dtype: torch.dtype) -> float:
+    """Return the budget to solve for with Fishers that were normalised in a dtype narrower than fp64.
+
+    Equation (3) rounds twice there, the maximum with its stabiliser and the quotient, each by at most half
+    a machine epsilon: a damage from these Fishers and one from Fishers normalised in fp64 differ by at
+    most one machine epsilon of the dtype, relatively. Twice that is left of the budget, so that
+    ``b_k <= epsilon`` holds in fp64 arithmetic throughout.
+    """
+    return epsilon * (1.0 - 2.0 * torch.finfo(dtype).eps)
+
+
 def project(
     base: Tensor,
     retain_fishers: Sequence[Tensor | FisherSupport],

@@ -170,13 +170,14 @@ def test_a_bomb_is_refused_before_it_is_decompressed(monkeypatch: pytest.MonkeyP
         ({"count": 2**62, "gap_bytes": 2**62}, "entries in"),
         ({"gap_bytes": 2**40}, "gap bytes"),
         ({"gap_bytes": 1}, "gap bytes"),
-        ({"count": 99}, "holds 100 gaps|decompresses to"),
+        ({"count": 99, "rest": 0.0}, "holds 100 gaps|decompresses to"),
         ({"count": None}, "'count' is missing"),
         ({"gap_bytes": -1}, "'gap_bytes' is missing"),
         ({"parts": [1, 2]}, "2 parts"),
         ({"parts": [-5, 5, 5]}, "not a list of sizes"),
         ({"parts": [2**47, 2**47, 2**47]}, "bytes, which its parts do"),
         ({"codec": "pickle"}, "unknown codec 'pickle'"),
+        ({"shape": [2000]}, "holds 100 entries, and the largest 0.1 of it, as was said, are 200"),
         ({"codec": "planes"}, "3 parts"),
         ({"shape": [10]}, "entries in"),
         ({"shape": [-1000]}, "not a list of sizes"),
@@ -231,6 +232,12 @@ def test_a_false_claim_of_coverage_is_refused(change: dict[str, object], says: s
         (SparseFisher((3,), torch.tensor([1]), torch.tensor([torch.nan])), "NaN or infinite"),
         (SparseFisher((3,), torch.tensor([1]), torch.ones(1, dtype=torch.int64)), "not a floating one"),
         (SparseFisher((4,), torch.tensor([1]), torch.ones(1)), "has shape"),
+        (
+            SparseFisher((3,), torch.tensor([0, 1]), torch.tensor([5.0, 2.0]), 3.0),
+            "left out, and the smallest",
+        ),
+        (SparseFisher((3,), torch.tensor([0, 1]), torch.tensor([5.0, 2.0]), 2.0), "not the largest entries"),
+        (SparseFisher((3,), torch.tensor([], dtype=torch.int32), torch.ones(0), 1.0), "it holds none"),
     ],
 )
 def test_a_bad_sparse_fisher_is_not_valid(sparse: SparseFisher, says: str) -> None:
