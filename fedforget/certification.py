@@ -218,6 +218,9 @@ def _base_merge(found: Certification, said: Mapping[str, Any], held: _Fishers) -
     if not (run / "run.json").is_file():
         found.as_recorded = f"{held.folder} is no run's, so what hardened the merge is not known"
         return None
+    for client in members:
+        if not RunDirectory(run).as_received(client):
+            found.problems.append(f"client {client!r}: its summary is not the one that the run received")
     robust = replace(RunDirectory(run).config.robust, check="off")
     hardening = Hardening([held.summaries[client] for client in members], robust)
     parameters = {**said["parameters"], "epsilon": math.inf}

@@ -162,13 +162,15 @@ def merge(
 
     Writes update.safetensors and merge.json.
     """
+    from fedforget.rounding import said
     from fedforget.runs import RunDirectory
     from fedforget.sweeps.remerge import merge_again
+    from fedforget.updates import locate_update
 
     given = {"gamma": gamma, "epsilon": epsilon, "alpha": alpha}
     texts = {name: str(value) for name, value in given.items() if value is not None} | pairs(parameters)
     target = merge_again(RunDirectory(run), method, texts, out, ray_address)
-    typer.echo(f"Merged: {target}")
+    typer.echo(f"Merged: {target}\n{said(locate_update(target), RunDirectory(run))}")
 
 
 def report(run: Runs) -> None:
@@ -202,6 +204,9 @@ def certify(
     """
     from fedforget.certification import certify as recompute
     from fedforget.certification import find_fishers
+    from fedforget.exports.source import run_above
+    from fedforget.rounding import said as rounding
+    from fedforget.runs import RunDirectory
     from fedforget.updates import locate_update
 
     file = locate_update(path)
@@ -218,12 +223,14 @@ def certify(
         said = f"its method {found.method!r} has no budget" if found.method else "it carries no certificate"
         typer.echo(f"Nothing is certified: {said}. The damages above are only measured.")
         raise typer.Exit(1)
+    run = run_above(file.resolve().parent)
     closest, count = sum(found.optimal.values()), len(found.optimal)
+    rounded = rounding(file, RunDirectory(run) if run else None)
     how = f"as recorded, for {found.as_recorded}" if found.as_recorded else "recomputed from the summaries"
     typer.echo(
         f"Certified: {count} tensors keep epsilon = {found.budget!r} for every retain client (recomputed "
         f"from the bytes and the Fishers).\n{closest} of them are the closest such update; it is at most "
-        f"{found.distance:.2g} of the update's norm away ({how})."
+        f"{found.distance:.2g} of the update's norm away ({how}).\nThis is about the update. {rounded}"
     )
 
 

@@ -55,8 +55,12 @@ def converted(package: str) -> Path:
         The package or the reader of its format is missing, or the file cannot be read.
     """
     file = find_file(package)
-    target = cache_directory() / "models" / f"{package}-{key(_FORMAT, file_state(file))}"
-    return build_once(target, lambda folder: _convert(file, folder))
+    return build_once(location(package), lambda folder: _convert(file, folder))
+
+
+def location(package: str) -> Path:
+    """Return the directory that :func:`converted` returns, which need not be there yet; errors alike."""
+    return cache_directory() / "models" / f"{package}-{key(_FORMAT, file_state(find_file(package)))}"
 
 
 def _convert(file: Path, folder: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib.util
 import json
 import threading
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedforget import fingerprints, gguf, tiny
+from fedforget import fingerprints, gguf, nf4, tiny
 from fedforget.cache import cache_directory, file_state, key
 from fedforget.config import ModelConfig
 from fedforget.errors import ModelError, nearest
@@ -130,13 +129,32 @@ def checkpoint(cfg: ModelConfig, seed: int) -> tuple[Path, str]:
     return folder, _known_fingerprint(source, cfg.precision, device) or load_backbone(cfg, seed).fingerprint
 
 
-def _folder(source: _Source) -> Path:
+def checkpoint_at_hand(cfg: ModelConfig, seed: int) -> tuple[Path, str | None]:
+    """Return what :func:`checkpoint` does, where nothing need be trained, converted or downloaded for it.
+
+    The fingerprint is None where it was not computed yet.
+
+    Raises
+    ------
+    ModelError
+        This machine does not have it.
+    """
+    source = _source(cfg, seed, build=False)
+    folder = _folder(source, download=False)
+    if source.fingerprints is None:
+        source = replace(source, fingerprints=_fingerprint_folder(cfg.path, folder.name))
+    device = resolve_device(cfg.device if cfg.precision == "nf4" else "cpu")
+    return folder, _known_fingerprint(source, cfg.precision, device)
+
+
+def _folder(source: _Source, *, download: bool = True) -> Path:
     if source.local:
         return Path(source.where)
     from huggingface_hub import snapshot_download
 
+    options: Any = {"revision": source.revision, "allow_patterns": _HUB_FILES}
     with _readable(source):
-        return Path(snapshot_download(source.where, revision=source.revision, allow_patterns=_HUB_FILES))
+        return Path(snapshot_download(source.where, local_files_only=not download, **options))
 
 
 _lock = threading.Lock()
@@ -198,13 +216,16 @@ def resolve_device(name: str | torch.device) -> torch.device:
     return device
 
 
-def _source(cfg: ModelConfig, seed: int) -> _Source:
+def _source(cfg: ModelConfig, seed: int, *, build: bool = True) -> _Source:
     path = cfg.path
-    if path == tiny.PATH:
-        folder = tiny.trained(cfg.tiny, seed)
-        return _Source(str(folder), None, True, folder)
-    if path.startswith(gguf.PREFIX):
-        folder = gguf.converted(path.removeprefix(gguf.PREFIX))
+    if path == tiny.PATH or path.startswith(gguf.PREFIX):
+        package = path.removeprefix(gguf.PREFIX)
+        if build:
+            folder = tiny.trained(cfg.tiny, seed) if path == tiny.PATH else gguf.converted(package)
+        else:
+            folder = tiny.location(cfg.tiny, seed) if path == tiny.PATH else gguf.location(package)
+            if not folder.is_dir():
+                raise ModelError(f"model.path: {path!r} is not in the cache; get it with `fedforget prepare`")
         return _Source(str(folder), None, True, folder)
     folder = Path(path).expanduser()
     if folder.is_dir():
@@ -230,7 +251,7 @@ def _read(source: _Source, precision: str, device: torch.device) -> tuple[Any, A
         options["revision"] = source.revision
     weights = dict(options)
     if precision == "nf4":
-        weights |= _nf4_options(device)
+        weights |= nf4.options(device)
     else:
         weights["dtype"] = _DTYPES[precision]
     model: Any
@@ -239,7 +260,7 @@ def _read(source: _Source, precision: str, device: torch.device) -> tuple[Any, A
         model = AutoModelForCausalLM.from_pretrained(source.where, **weights)
     if precision == "nf4":
         if device.type == "cpu":
-            keep_gradients_right_on_cpu(model)
+            nf4.keep_gradients_right_on_cpu(model)
     else:
         model.to(device)
     return model, tokenizer
@@ -260,43 +281,6 @@ def _readable(source: _Source) -> Iterator[None]:
             f"model.path: {source.where!r}{revision} cannot be loaded from the hub ({why}); "
             "check the id and the network, or give a local directory that holds the model"
         ) from error
-
-
-def _nf4_options(device: torch.device) -> dict[str, Any]:
-    if importlib.util.find_spec("bitsandbytes") is None:
-        raise ModelError(
-            "model.precision: nf4 needs bitsandbytes; install it with: pip install 'fedforget[nf4]', "
-            "or set model.precision to bf16"
-        )
-    if device.type == "mps":
-        raise ModelError(
-            "model.precision: nf4 does not run on MPS; set model.device to cpu or model.precision to bf16"
-        )
-    from transformers import BitsAndBytesConfig
-
-    quantisation: Any = BitsAndBytesConfig
-    # CPUs without native bf16 emulate it at a thirtieth of the speed of fp32.
-    compute = torch.float32 if device.type == "cpu" else torch.bfloat16
-    return {
-        "quantization_config": quantisation(
-            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute
-        ),
-        "dtype": compute,
-        "device_map": {"": device},
-    }
-
-
-def keep_gradients_right_on_cpu(model: nn.Module) -> None:
-    """Stop bitsandbytes from repacking NF4 weights on CPUs with AVX512-bf16.
-
-    An evaluation-mode forward pass packs the weights for its own kernel, and later backward
-    passes read the packed bytes as if they were not: the gradients come out silently wrong.
-    """
-    from bitsandbytes.nn.modules import Linear4bit
-
-    for module in model.modules():
-        if isinstance(module, Linear4bit):
-            module.support_avx512bf16_for_cpu = False
 
 
 def _fingerprint_folder(*identity: Any) -> Path:

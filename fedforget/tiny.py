@@ -47,12 +47,21 @@ def trained(cfg: TinyModelConfig, seed: int) -> Path:
         Sizes that do not fit together.
     """
     _check(cfg)
+    words, examples = _vocabulary_and_examples()
+    return build_once(location(cfg, seed), lambda folder: _build(cfg, seed, words, examples, folder))
+
+
+def location(cfg: TinyModelConfig, seed: int) -> Path:
+    """Return the directory that :func:`trained` returns, which need not be there yet."""
+    words, examples = _vocabulary_and_examples()
+    text = hashlib.sha256(repr((words, [(one.prompt, one.text) for one in examples])).encode()).hexdigest()
+    return cache_directory() / "models" / f"tiny-{key(_FORMAT, asdict(cfg), seed, text)}"
+
+
+def _vocabulary_and_examples() -> tuple[list[str], list[Example]]:
     from fedforget.data import pretraining, vocabulary
 
-    words, examples = vocabulary(), pretraining()
-    text = hashlib.sha256(repr((words, [(one.prompt, one.text) for one in examples])).encode()).hexdigest()
-    target = cache_directory() / "models" / f"tiny-{key(_FORMAT, asdict(cfg), seed, text)}"
-    return build_once(target, lambda folder: _build(cfg, seed, words, examples, folder))
+    return vocabulary(), pretraining()
 
 
 def _check(cfg: TinyModelConfig) -> None:

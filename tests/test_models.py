@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from fedforget import fingerprints, models
+from fedforget import fingerprints, models, nf4
 from fedforget.adapters import adapted_weights, deltas_applied, lora_attached, lora_factors
 from fedforget.config import LoraConfig, ModelConfig, TinyModelConfig
 from fedforget.errors import ModelError
@@ -263,7 +263,7 @@ IDS = torch.arange(3, 17).reshape(2, 7)
 def test_nf4_without_bitsandbytes_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModelError, match=r"pip install 'fedforget\[nf4\]', or set model.precision to bf16"):
-        models._nf4_options(torch.device("cpu"))
+        nf4.options(torch.device("cpu"))
 
 
 def test_nf4_gradients_are_right_after_an_evaluation_pass(nf4_backbone: Backbone) -> None:

@@ -71,13 +71,16 @@ def export(
     from fedforget.exports.source import open_source
 
     source = open_source(path, run)
+    rounding = ""
     folder = source.run.path / "exports"
     if format is Format.DELTA:
         from fedforget.exports.delta import export_delta
+        from fedforget.rounding import said as rounding_said
 
         target = out or folder / f"{source.label}-delta"
         export_delta(source, _resolved(target))
         said = "exact"
+        rounding = f"\n{rounding_said(source.file, source.run)}"
     elif format is Format.MODEL:
         from fedforget.exports.model import export_model
 
@@ -97,7 +100,7 @@ def export(
             target = target.with_name(f"{target.name}-{name}")
         report = export_lora(source, _resolved(target), rank, error)["overall"]
         said = f"approximate, relative error {report['relative_error']:.3g}"
-    typer.echo(f"Exported: {_resolved(target)} ({said})")
+    typer.echo(f"Exported: {_resolved(target)} ({said}){rounding}")
 
 
 def _check(format: Format, rank: int | None, error: float | None, dtype: str | None) -> None:

@@ -136,7 +136,7 @@ def open_source(path: str | Path, run: str | Path | None = None) -> Source:
             f"{path}: holds no merged update ({UPDATE}); give a run that is complete, or what "
             "`fedforget merge` wrote"
         )
-    found = Path(run).expanduser() if run else _run_above(folder)
+    found = Path(run).expanduser() if run else run_above(folder)
     if found is None:
         raise ExportError(f"{folder}: lies in no run's directory; say which run it belongs to with --run")
     if not (folder / REPORT).is_file():
@@ -165,5 +165,6 @@ def _about(merge: object, names: Iterable[str]) -> bool:
     )
 
 
-def _run_above(folder: Path) -> Path | None:
+def run_above(folder: Path) -> Path | None:
+    """Return the run that a folder lies in, None where it lies in none."""
     return next((one for one in (folder, *folder.parents) if (one / "run.json").is_file()), None)
