@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from safetensors.torch import load_file
 
 from fedforget import cli
@@ -40,8 +39,9 @@ def test_merge_certify_and_export_tell_what_a_bf16_backbone_keeps(
     expected = overall(apply_delta(weights[n].bfloat16(), update[n])[1] for n in sorted(update))
     assert 0.05 < expected.unchanged_share < 1.0
     sentence = (
-        f"Added to the backbone's bfloat16 weights, rounding loses {expected.relative_error:.2%} of the update "
-        f"and undoes it in {expected.unchanged_share:.2%} of its coordinates."
+        "Added to the backbone's bfloat16 weights, rounding loses "
+        f"{expected.relative_error:.2%} of the update and undoes it in {expected.unchanged_share:.2%} of its "
+        "coordinates."
     )
     assert all(sentence in one for one in said)
 
