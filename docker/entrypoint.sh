@@ -16,6 +16,9 @@
 #   NODE_CONFIG      a SuperNode's node configuration, e.g. client-id="hospital-a" role="forget" ...
 #   NODE_KEY         a SuperNode's private key (TLS_DIR/node.key)
 #   RESTART_DELAY    seconds to wait after a SuperNode failed, before the container ends (65)
+#   KEYS             register: the folder with the public keys, CLIENT.pub (TLS_DIR/nodes)
+#   NODES            register: the file that gets each client's node id ($FEDFORGET_HOME/nodes.yaml)
+#   WAIT             register: seconds that the SuperLink may take to answer (60)
 set -eu
 
 die() {
@@ -70,7 +73,8 @@ supernode)
     case "$status" in
     0 | 130 | 143) ;;
     *)
-        echo "entrypoint.sh: the SuperNode ended with status $status; waiting ${RESTART_DELAY:-65} s" >&2
+        echo "entrypoint.sh: the SuperNode ended with status $status, see above; where that says code 2004, its key" \
+            "is not registered, or its last process died a moment ago. Ending in ${RESTART_DELAY:-65} s" >&2
         sleep "${RESTART_DELAY:-65}"
         ;;
     esac
@@ -79,19 +83,35 @@ supernode)
 register)
     secure || die "there is nothing to register without TLS and authentication"
     FLWR_HOME=${FLWR_HOME:-$HOME/.flwr}
-    export FLWR_HOME
+    COLUMNS=300 # Flower wraps what it says
+    export FLWR_HOME COLUMNS
     mkdir -p "$FLWR_HOME"
-    [ -e "$FLWR_HOME/config.toml" ] || printf \
-        '[superlink]\ndefault = "production"\n\n[superlink.production]\naddress = "%s"\nroot-certificates = "%s"\n' \
-        "$SUPERLINK" "$TLS_DIR/ca.crt" >"$FLWR_HOME/config.toml"
+    config=$FLWR_HOME/config.toml
+    [ -e "$config" ] || printf '[superlink]\ndefault = "production"\n' >"$config"
+    grep -q '^\[superlink\.production\]' "$config" || printf \
+        '\n[superlink.production]\naddress = "%s"\nroot-certificates = "%s"\n' "$SUPERLINK" "$TLS_DIR/ca.crt" >>"$config"
+    nodes=${NODES:-${FEDFORGET_HOME:-$FLWR_HOME}/nodes.yaml}
+    mkdir -p "$(dirname "$nodes")"
+    touch "$nodes"
+    left=${WAIT:-60}
     for key in "${KEYS:-$TLS_DIR/nodes}"/*.pub; do
         [ -r "$key" ] || die "no public key in ${KEYS:-$TLS_DIR/nodes}"
-        # A key that is known already is what was wanted.
-        said=$(flwr supernode register "$key" production 2>&1) || case "$said" in
-        *lready*) ;;
-        *) die "$key was not registered: $said" ;;
-        esac
-        echo "registered: $key"
+        client=$(basename "$key" .pub)
+        until said=$(flwr supernode register "$key" production 2>&1); do
+            case "$said" in
+            *lready*) break ;; # a key that is known is what was wanted
+            *unavailable*) [ "$left" -gt 0 ] || die "no SuperLink answers at the connection production of $config: $said" ;;
+            *) die "$key was not registered: $said" ;;
+            esac
+            left=$((left - 1))
+            sleep 1
+        done
+        number=$(printf '%s\n' "$said" | sed -n 's/.*SuperNode \([0-9]\{1,\}\) registered.*/\1/p')
+        if [ -n "$number" ]; then
+            { awk -v name="\"$client\":" '$1 != name' "$nodes" && echo "\"$client\": $number"; } >"$nodes.new"
+            mv "$nodes.new" "$nodes"
+        fi
+        echo "registered: $client${number:+, node $number}"
     done
     ;;
 health)

@@ -213,9 +213,12 @@ class QuorumConfig:
 class DeploymentConfig:
     """Clients on machines of their own; see docs/deploy.md."""
 
-    # Client id -> the one node that may declare it, by the id that `flwr supernode list` shows. It stays the
-    # same for a key. Empty: any registered node may declare any client.
+    # Client id -> the one node that may declare it, by the id that its key was registered under. Registered
+    # again, at a SuperLink that was started anew, it has another. Empty: any node may declare any client.
     nodes: dict[str, int] = field(default_factory=dict)
+    # Instead: a YAML file of that on the ServerApp's machine, read whenever clients are asked;
+    # `docker/entrypoint.sh register` keeps one.
+    nodes_file: str = ""
 
 
 @dataclass

@@ -30,6 +30,8 @@ def with_absolute_paths(config: AnyConfig, root: Path | None = None) -> AnyConfi
     A path that can also be a hub id is changed only where there is a file or directory of that name.
     """
     root = root or base()
+    listed = absolute(config.deployment.nodes_file, root)
+    config = dataclasses.replace(config, deployment=dataclasses.replace(config.deployment, nodes_file=listed))
     if not isinstance(config, RunConfig):
         return _sequential(config, root)
     given = config.data

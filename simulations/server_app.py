@@ -11,6 +11,7 @@ from logging import INFO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import log
@@ -170,14 +171,20 @@ def open_run(config: AnyConfig, preset: str, overrides: str, out: str) -> RunDir
     run = RunDirectory(path)
     if run.record.get("status") == "completed":
         raise RunError(f"{path}: holds a finished run; choose another --out, or remove it first")
-    if run.record["config"] != presets.to_yaml(config):
+    text = presets.to_yaml(config)
+    # Who may be which client is no part of the results: a SuperLink that was started anew has other node ids.
+    if _but_deployment(run.record["config"]) != _but_deployment(text):
         raise RunError(
             f"{path}: holds an unfinished run of another configuration; "
             "choose another --out, or remove it first"
         )
-    run.update(status="running", error=None)
+    run.update(status="running", error=None, config=text)
     log(INFO, "Carrying on with the run in %s", path)
     return run
+
+
+def _but_deployment(text: str) -> dict[str, Any]:
+    return {key: value for key, value in yaml.safe_load(text).items() if key != "deployment"}
 
 
 def _unlearn(grid: Grid, config: RunConfig, run: RunDirectory, poll: float) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from logging import WARNING
+from logging import INFO, WARNING
+from pathlib import Path
 
+import yaml
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from fedforget import protocol
+from fedforget.config import DeploymentConfig
 from fedforget.errors import RunError, nearest
 from fedforget.presets import AnyConfig, to_yaml
 from fedforget.protocol import Description
@@ -26,10 +29,14 @@ def wait_for_nodes(grid: Grid, count: int, timeout: float, poll: float = 0.5) ->
         Fewer have connected within ``timeout`` seconds.
     """
     deadline = time.monotonic() + timeout
+    told = None
     while True:
         nodes = sorted(grid.get_node_ids())
         if len(nodes) >= count:
             return nodes
+        if told != len(nodes):
+            told = len(nodes)
+            log(INFO, "Waiting for nodes: %d of %d are connected", told, count)
         if time.monotonic() >= deadline:
             raise RunError(
                 f"{len(nodes)} of {count} nodes connected within {timeout:g} s; "
@@ -113,36 +120,51 @@ def check_compatible(descriptions: Mapping[int, Description], fingerprint: str) 
                 )
 
 
-def check_nodes(descriptions: Mapping[int, Description], allowed: Mapping[str, int]) -> None:
+def check_nodes(descriptions: Mapping[int, Description], deployment: DeploymentConfig) -> None:
     """Refuse a node that declares another node's client.
 
-    With node authentication a node's id belongs to its key, so that the list ties a client to a key.
+    With node authentication a node's id belongs to its key for as long as that is registered, so that the
+    list ties a client to a key.
 
     Parameters
     ----------
     descriptions : mapping of node id to Description
-    allowed : mapping of client id to node id
-        ``deployment.nodes``; where it is empty, every node may declare any client.
+    deployment : DeploymentConfig
+        Where it lists nothing, every node may declare any client.
 
     Raises
     ------
     RunError
-        A client that the list does not have, or has with another node.
+        A client that the list does not have, or has with another node; or the list cannot be read.
     """
-    if not allowed:
+    allowed = deployment.nodes
+    if deployment.nodes_file:
+        allowed = _listed(Path(deployment.nodes_file))
+    elif not allowed:
         return
+    where = deployment.nodes_file or "deployment.nodes"
     for node, description in sorted(descriptions.items()):
         name = description.client_id
         if name not in allowed:
             raise RunError(
-                f"node {node} declares the client {name!r}, which deployment.nodes does not list"
+                f"node {node} declares the client {name!r}, which {where} does not list"
                 f"{nearest(name, allowed)}; add it there, or unregister the node"
             )
         if allowed[name] != node:
             raise RunError(
-                f"client {name!r} is declared by node {node}, and deployment.nodes has node "
+                f"client {name!r} is declared by node {node}, and {where} has node "
                 f"{allowed[name]} for it; another key claims to be this client: unregister that node"
             )
+
+
+def _listed(path: Path) -> dict[str, int]:
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise RunError(f"deployment.nodes_file: {path} cannot be read ({error})") from error
+    if not isinstance(found, dict) or not all(type(node) is int for node in found.values()):
+        raise RunError(f"deployment.nodes_file: {path} is not a list of `client: node id`")
+    return {str(name): node for name, node in found.items()}
 
 
 def _who(node: int, description: Description) -> str:

@@ -191,7 +191,7 @@ def discover(
     if not quorum.is_partial(config.quorum):
         raise_failures(silent, "asking the nodes for their roles")
     check_compatible(descriptions, fingerprint)
-    check_nodes(descriptions, config.deployment.nodes)
+    check_nodes(descriptions, config.deployment)
     assignments = assign(descriptions, config, delivered)
     if any(a.declared for a in assignments):
         silent = {**silent, **quorum.absent(config.clients, [a.spec for a in assignments])}

@@ -65,7 +65,7 @@ def discover_clients(
     descriptions, failed = describe(grid, nodes, config, timeout=timeout, poll=poll)
     raise_failures(failed, "asking the nodes for their clients")
     check_compatible(descriptions, fingerprint)
-    check_nodes(descriptions, config.deployment.nodes)
+    check_nodes(descriptions, config.deployment)
     clients = place(descriptions, client_names(config.data), departed)
     log(INFO, "%d clients on %d nodes", len(clients), len(descriptions))
     return clients

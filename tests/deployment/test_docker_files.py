@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,63 @@ def test_the_entry_point_starts_nothing_by_halves(words: list[str], env: dict[st
     )  # fmt: skip
     assert done.returncode == 2
     assert says in done.stderr
+
+
+FLWR = """#!/bin/sh
+[ -e asked ] || { touch asked; echo "Connection to the SuperLink is unavailable." >&2; exit 1; }
+case "$3" in
+*known.pub) echo "Public key already in use" >&2; exit 1 ;;
+*new.pub) echo "SuperNode 1234567890123456789 registered successfully." ;;
+*) echo "Unable to load the public key" >&2; exit 1 ;;
+esac
+"""
+
+
+def register(folder: Path, *clients: str, wait: int = 5) -> subprocess.CompletedProcess[str]:
+    """Run ``register`` for clients' keys with a ``flwr`` of our own, which is out of reach the first time."""
+    (folder / "flwr").write_text(FLWR)
+    (folder / "flwr").chmod(0o755)
+    (folder / "nodes").mkdir(exist_ok=True)
+    for path in [folder / "ca.crt", *(folder / "nodes" / f"{client}.pub" for client in clients)]:
+        path.touch()
+    env = {
+        "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "HOME": str(folder), "TLS_DIR": str(folder),
+        "FEDFORGET_HOME": str(folder / "home"), "SUPERLINK": "127.0.0.1:1", "WAIT": str(wait),
+    }  # fmt: skip
+    return subprocess.run(
+        ["sh", str(ENTRYPOINT), "register"], env=env, cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+def test_register_waits_for_the_superlink_and_lists_the_nodes(tmp_path: Path) -> None:
+    done = register(tmp_path, "known", "new", wait=0)
+    assert done.returncode == 2
+    assert "no SuperLink answers at the connection production" in done.stderr
+    (tmp_path / "asked").unlink()
+    listed = tmp_path / "home" / "nodes.yaml"
+    listed.write_text('"known": 7\n"new": 8\n')
+    done = register(tmp_path, "known", "new")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "registered: known\nregistered: new, node 1234567890123456789\n"
+    # A key that is registered again, at a SuperLink that was started anew, has another node.
+    assert yaml.safe_load(listed.read_text()) == {"known": 7, "new": 1234567890123456789}
+    done = register(tmp_path, "broken", "known", "new")
+    assert done.returncode == 2
+    assert "broken.pub was not registered: Unable to load the public key" in done.stderr
+
+
+def test_register_adds_its_connection_to_a_configuration_that_is_there(tmp_path: Path) -> None:
+    path = tmp_path / ".flwr" / "config.toml"
+    path.parent.mkdir()
+    path.write_text('[superlink]\ndefault = "local"\n\n[superlink.local]\naddress = ":local:"\n')
+    for _ in range(2):
+        assert register(tmp_path, "new").returncode == 0
+    found = tomllib.loads(path.read_text())["superlink"]
+    assert found["default"] == "local"
+    assert found["production"] == {
+        "address": "127.0.0.1:1",
+        "root-certificates": str(tmp_path / "ca.crt"),
+    }
 
 
 def test_a_client_is_added_to_the_keys(tmp_path: Path) -> None:

@@ -11,11 +11,12 @@ import torch
 from fedforget.config import ClientGroup, DataConfig, ModelConfig, RunConfig
 from fedforget.errors import ConfigError, RunError
 from fedforget.merging import merge
-from fedforget.presets import to_yaml
+from fedforget.presets import load, to_yaml
 from fedforget.runs import RunDirectory
 from fedforget.updates import load_update
 from simulations.inline import run_inline
 from simulations.paths import with_absolute_paths
+from simulations.server_app import open_run
 
 CLIENTS = ["forget-herbs-0", "forget-herbs-1", "forget-stars-0", "retain-birds-0"]
 
@@ -98,6 +99,17 @@ def test_a_failed_client_fails_the_run_and_it_can_be_carried_on_with(tmp_path: P
     assert run.record["error"] is None
     assert {name: (run.summaries / name).stat().st_mtime_ns for name in CLIENTS[:3]} == stamps
     assert sorted(run.record["clients"]) == CLIENTS
+
+
+def test_other_node_ids_are_no_other_run(tmp_path: Path) -> None:
+    """A SuperLink that was started anew gives the clients' keys other ids."""
+    config = load("firm-ci")
+    open_run(config, "firm-ci", "", str(tmp_path / "run"))
+    config.deployment.nodes = {"hospital": 5}
+    assert open_run(config, "firm-ci", "", str(tmp_path / "run")).config.deployment.nodes == {"hospital": 5}
+    config.merge.gamma = 3.0
+    with pytest.raises(RunError, match="another configuration"):
+        open_run(config, "firm-ci", "", str(tmp_path / "run"))
 
 
 def test_a_wrong_override_is_told_before_anything_is_written(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -102,11 +103,14 @@ def test_too_few_nodes(config: RunConfig) -> None:
         wait_for_nodes(FakeGrid({1: {}}).mock, 2, 0.05, 0.01)
 
 
-def test_nodes_may_come_late() -> None:
+def test_nodes_may_come_late(monkeypatch: pytest.MonkeyPatch) -> None:
     grid = FakeGrid({})
     later = iter([[], [3], [4, 3]])
     grid.mock.get_node_ids.side_effect = lambda: next(later)
+    said: list[tuple[object, ...]] = []
+    monkeypatch.setattr("strategies.nodes.log", lambda level, text, *values: said.append(values))
     assert wait_for_nodes(grid.mock, 2, 5.0, 0.0) == [3, 4]
+    assert said == [(0, 2), (1, 2)]
 
 
 def test_no_node_at_all(config: RunConfig) -> None:
@@ -138,6 +142,21 @@ def test_a_client_id_belongs_to_a_node(config: RunConfig) -> None:
         found({7: DEPLOYED[7], 8: DEPLOYED[8], 9: client("hospital", "forget", "a")}, config)
     with pytest.raises(RunError, match=r"node 9 declares the client 'clinik', which .*mean 'clinic'"):
         found(DEPLOYED | {9: client("clinik", "forget", "a")}, config)
+
+
+def test_the_nodes_of_the_clients_may_be_listed_in_a_file(config: RunConfig, tmp_path: Path) -> None:
+    path = tmp_path / "nodes.yaml"
+    config.deployment.nodes_file = str(path)
+    with pytest.raises(RunError, match=r"deployment.nodes_file: .*nodes.yaml cannot be read"):
+        found(DEPLOYED, config)
+    path.write_text("- hospital\n")
+    with pytest.raises(RunError, match="is not a list of `client: node id`"):
+        found(DEPLOYED, config)
+    path.write_text('"hospital": 5\n"clinic": 6\n"lab": 7\n"library": 8\n')
+    assert len(found(DEPLOYED, config)) == 4
+    path.write_text('"hospital": 15\n"clinic": 6\n"lab": 7\n"library": 8\n')
+    with pytest.raises(RunError, match=r"'hospital' is declared by node 5, and .*nodes.yaml has node 15"):
+        found(DEPLOYED, config)
 
 
 def test_a_node_with_data_of_two_roles_is_two_clients(config: RunConfig) -> None:
