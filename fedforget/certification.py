@@ -21,16 +21,13 @@ from fedforget.certificates import (
     slack_gap,
     unreadable,
 )
-from fedforget.errors import ModelError, RunError, SummaryError
+from fedforget.errors import ModelError, SummaryError
 from fedforget.merging.engine import Merge
-from fedforget.merging.kernels import top_normalised_
-from fedforget.merging.selection import kept_count
 from fedforget.projection import recheck
-from fedforget.projection.sparse import FisherSupport, damage, from_dense
+from fedforget.projection.sparse import FisherSupport, damage
 from fedforget.robust.hardening import Hardening
 from fedforget.runs import RunDirectory
-from fedforget.sparse_fisher import dense_fisher
-from fedforget.summaries import ClientSummary
+from fedforget.stored_fishers import StoredFishers, largest, processed
 
 # Recomputed numbers come from the same values by another order of summation.
 _SAME = 1e-9
@@ -110,7 +107,7 @@ def certify(path: Path, fishers: Path) -> Certification:
         with safe_open(path, framework="pt") as file:
             names = sorted(file.keys())
             said = _said(file.metadata() or {}, path)
-            held = _Fishers(fishers)
+            held = StoredFishers(fishers)
             found = Certification(str(said.get("method", "")))
             if math.isfinite(float(said.get("epsilon", math.inf))):
                 found.budget = float(said["epsilon"])
@@ -138,48 +135,6 @@ def certify(path: Path, fishers: Path) -> Certification:
     return found
 
 
-def find_fishers(path: Path) -> Path:
-    """Return the summaries of the run that an update lies in.
-
-    Raises
-    ------
-    RunError
-        It lies in no run.
-    """
-    for folder in path.resolve().parents[:4]:
-        if (folder / "run.json").is_file() and (folder / "summaries").is_dir():
-            return folder / "summaries"
-    raise RunError(f"{path}: lies in no run directory; give the retain clients' Fishers by --fishers")
-
-
-def largest(name: str, raw: Tensor, alpha: float, working: torch.dtype) -> FisherSupport:
-    """Return the entries of one retain client's raw Fisher that equation (3) keeps, raw.
-
-    Raises
-    ------
-    SummaryError
-        It is not a Fisher; ``name`` begins its text.
-    """
-    wide = raw.detach().reshape(-1).to(working, copy=True)
-    found = from_dense(name, wide)
-    keep = kept_count(wide.numel(), alpha)
-    if keep > found.values.numel() or not found.values.numel():
-        return found
-    ordered = found.values.numpy().copy()
-    ordered.partition(ordered.size - keep)
-    kept = found.values >= float(ordered[ordered.size - keep])
-    return FisherSupport(found.index[kept], found.values[kept])
-
-
-def processed(kept: FisherSupport, eps0: float) -> FisherSupport:
-    """Return equation (3) from what :func:`largest` found, bit for bit as the merge computes it."""
-    if not kept.values.numel():
-        return kept
-    values = top_normalised_(kept.values.clone(), float(kept.values.max()), 0.0, eps0)
-    positive = values > 0
-    return FisherSupport(kept.index[positive], values[positive])
-
-
 def _said(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
     """Read a certificate whose parts have the right types; what they claim is still to be checked."""
     try:
@@ -198,7 +153,7 @@ def _said(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
         raise unreadable(path, error) from error
 
 
-def _check_clients(found: Certification, said: Mapping[str, Any], held: _Fishers) -> None:
+def _check_clients(found: Certification, said: Mapping[str, Any], held: StoredFishers) -> None:
     for client in held.retain:
         if client not in said["clients"] and client not in held.bare:
             found.problems.append(
@@ -207,7 +162,7 @@ def _check_clients(found: Certification, said: Mapping[str, Any], held: _Fishers
             )
 
 
-def _base_merge(found: Certification, said: Mapping[str, Any], held: _Fishers) -> Merge | None:
+def _base_merge(found: Certification, said: Mapping[str, Any], held: StoredFishers) -> Merge | None:
     """Get the merge without projection ready; None, and why not, where what it needs is not there."""
     members = [*said["clients"], *said["forget"]]
     absent = [client for client in members if client not in held.summaries]
@@ -353,68 +308,6 @@ def _entry(raw: Mapping[str, Any], clients: int) -> dict[str, Any]:
             raise ValueError(f"its {key} are not one per client")
     numbers = {key: float(raw[key]) for key in ("slack_gap", "duality_gap", "base_norm")}
     return {**lists, **numbers, "certified": bool(raw["certified"])}
-
-
-class _Fishers:
-    """The Fishers, and summaries, that a folder holds.
-
-    Attributes
-    ----------
-    folder : Path
-    summaries : dict
-        By client id, of the folder's subfolders.
-    bare : dict
-        Path of a safetensors file by client id, where there is no more than that.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.bare = {path.stem: path for path in sorted(folder.glob("*.safetensors"))}
-        self.summaries: dict[str, ClientSummary] = {}
-        for path in sorted(folder.glob("*/fisher.safetensors")):
-            if (path.parent / "summary.json").is_file():
-                self.summaries[path.parent.name] = ClientSummary.load(path.parent)
-            else:
-                self.bare[path.parent.name] = path
-
-    @property
-    def retain(self) -> list[str]:
-        """Every retain client; a bare file counts as one."""
-        named = [client for client, one in self.summaries.items() if one.role == "retain"]
-        return sorted({*named, *self.bare})
-
-    def read(self, client: str, name: str) -> Tensor:
-        """Return a client's Fisher of one tensor, dense.
-
-        Raises
-        ------
-        SummaryError
-            It is not there, or not a Fisher.
-        """
-        try:
-            if client in self.summaries:
-                one = self.summaries[client]
-                one.check_tensor(name)
-                return dense_fisher(one.fisher[name])
-            if client in self.bare:
-                return _one_of(self.bare[client], name)
-        except KeyError:
-            raise SummaryError(f"{self.folder}: client {client!r} has no Fisher of tensor {name!r}") from None
-        raise SummaryError(
-            f"{self.folder}: holds no Fisher of client {client!r}; give the folder with "
-            f"{client}/fisher.safetensors by --fishers"
-        )
-
-
-def _one_of(path: Path, name: str) -> Tensor:
-    try:
-        with safe_open(path, framework="pt") as file:
-            if name not in file.keys():  # noqa: SIM118
-                raise KeyError(name)
-            tensor: Tensor = file.get_tensor(name)
-            return tensor
-    except (OSError, SafetensorError) as error:
-        raise SummaryError(f"{path}: cannot be read as safetensors ({error})") from error
 
 
 def _close(one: float, other: float) -> bool:

@@ -203,13 +203,12 @@ def certify(
     Ends with status 1 where a budget is broken, the file or a Fisher was changed, or nothing is certified.
     """
     from fedforget.certification import certify as recompute
-    from fedforget.certification import find_fishers
     from fedforget.exports.source import run_above
     from fedforget.rounding import said as rounding
     from fedforget.runs import RunDirectory
-    from fedforget.updates import locate_update
+    from fedforget.stored_fishers import find_fishers, find_update
 
-    file = locate_update(path)
+    file = find_update(path)
     found = recompute(file, fishers or find_fishers(file))
     for name, values in found.damages.items():
         for client, value in values.items():

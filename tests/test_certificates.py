@@ -16,12 +16,13 @@ from safetensors.torch import load_file, save_file
 
 from fedforget import cli
 from fedforget.certificates import KEY, budget_solved_for, digest, slack_gap
-from fedforget.certification import certify, find_fishers
+from fedforget.certification import certify
 from fedforget.codecs.top import sparsify
-from fedforget.errors import ModelError, RunError
+from fedforget.errors import ModelError, RunError, SummaryError
 from fedforget.merging import merge
 from fedforget.runs import RunDirectory
 from fedforget.sparse_fisher import dense_fisher
+from fedforget.stored_fishers import find_fishers
 from fedforget.summaries import ClientSummary
 from fedforget.sweeps.remerge import merge_again
 from fedforget.updates import UPDATE
@@ -221,6 +222,28 @@ def test_a_tensor_or_client_cannot_be_left_out_of_the_claims(certified: Path, tm
     assert certify(certified, folder).problems == [
         f"retain client 'retain-other': its summary is in {folder}, and the certificate leaves it out"
     ]
+
+
+def test_files_that_are_no_update_are_told_in_a_sentence(
+    certified: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = find_fishers(certified) / content(certified)["clients"][0]
+    save_file({"w": torch.arange(4)}, certified.parent / "numbers.safetensors")
+    (certified.parent / "text").write_text("no update")
+    for path, message in (
+        (client, "holds no merged update (update.safetensors or delta.safetensors); give a run"),
+        (certified.parent / "absent", "holds no merged update"),
+        (certified.parent / "text", "cannot be read as a merged update"),
+        (certified.parent / "numbers.safetensors", "has dtype torch.int64, which no merged update has"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["certify", str(path)])
+        said = capsys.readouterr().err
+        assert (ended.value.code, message in said, said.count("\n")) == (1, True, 1)
+    other = certified.parent / "other.safetensors"
+    save_file({f"{name}.x": one for name, one in load_file(certified).items()}, other)
+    with pytest.raises(SummaryError, match=r"has no Fisher of tensor .*; is the file a merged update"):
+        certify(other, find_fishers(certified))
 
 
 def test_a_certificate_nested_beyond_reading_is_one_sentence(certified: Path) -> None:

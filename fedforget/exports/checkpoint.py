@@ -49,7 +49,13 @@ def entries(folder: Path) -> dict[str, Entry]:
         The folder holds no safetensors checkpoint, or one with tensors that cannot be copied.
     """
     if (folder / INDEX).is_file():
-        named = sorted(set(read_json(folder / INDEX)["weight_map"].values()))
+        index = read_json(folder / INDEX)
+        placed = index.get("weight_map") if isinstance(index, dict) else None
+        if not isinstance(placed, dict) or not all(isinstance(file, str) for file in placed.values()):
+            raise ExportError(
+                f"{folder / INDEX}: says of no tensor in which file it is; save the backbone again"
+            )
+        named = sorted(set(placed.values()))
     elif (folder / ONE).is_file():
         named = [ONE]
     else:

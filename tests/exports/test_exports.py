@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from fedforget import cli
 from fedforget.errors import ExportError, ModelError
 from fedforget.exports import target as targets
+from fedforget.exports.checkpoint import entries
 from fedforget.exports.delta import export_delta
 from fedforget.exports.lora import export_lora, lora_name
 from fedforget.exports.model import export_model
@@ -54,6 +55,7 @@ def test_a_delta_is_the_merge_to_the_bit(
         about = file.metadata()
     assert about["base_fingerprint"] == merged_run.record["backbone"]["fingerprint"]
     assert (about["method"], json.loads(about["parameters"])["epsilon"]) == ("firm", 1e-3)
+    assert fedforget(capsys, "certify", str(folder))[0] == 0
     certificates = json.loads(about["certificates"])
     assert set(certificates) == set(expected)
     assert all(one["certified"] for one in certificates.values())
@@ -197,6 +199,13 @@ def test_an_update_that_is_not_what_was_merged_is_not_exported(source: Source, t
     write_update(source.file, bad.items(), source.shapes)
     with pytest.raises(ExportError, match="holds NaN or infinite values"):
         export_model(open_source(source.run.path), tmp_path / "nan")
+
+
+@pytest.mark.parametrize("index", ["[]", '{"weight_map": 3}', '{"weight_map": {"w": 1}}'])
+def test_an_index_that_names_no_files_is_refused(tmp_path: Path, index: str) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(ExportError, match=r"index\.json: says of no tensor in which file it is"):
+        entries(tmp_path)
 
 
 def test_a_report_that_is_not_whole_is_refused(source: Source) -> None:
