@@ -71,8 +71,7 @@ class Mmlu(ChoiceBenchmark):
         rows = self.rows(dataclasses.replace(TABLE, subset=self.cfg.mmlu.subset), split)
 
         def item(row: int, identity: str) -> MultipleChoice:
-            choices = rows.texts(row, "choices", at_least=2)
-            label = rows.label(row, "answer", len(choices))
+            choices, label = rows.choice(row)
             subject = rows.optional_text(row, "subject").replace("_", " ") or "various subjects"
             return MultipleChoice(identity, _ALL, rows.text(row, "question"), choices, label, subject)
 

@@ -18,7 +18,7 @@ from fedforget.data.holdings import ClientRecords, Deleted, remaining
 from fedforget.data.hub_sets import Table, classes
 from fedforget.data.image_records import IMAGE_SETS, images
 from fedforget.data.records import Records
-from fedforget.data.tables import READERS, check_columns, first_line, read_files
+from fedforget.data.tables import READERS, check_columns, first_line, no_rows, read_files
 from fedforget.data.text_records import TEXT_SETS, texts
 from fedforget.errors import DataError
 from fedforget.seeds import derive_seed
@@ -124,20 +124,9 @@ def _read(path: Path, as_text: tuple[str, ...]) -> Any:
     try:
         return read_files(files, as_text=as_text)
     except Exception as error:  # datasets raises many kinds
-        if _no_rows(files):
+        if no_rows(files):
             raise DataError(f"{path}: holds no rows; give the client records, or leave it out") from error
         raise DataError(f"{path}: cannot be read as records ({first_line(error)})") from error
-
-
-def _no_rows(files: Sequence[Path]) -> bool:
-    """Tell whether the files are empty, or CSV files of a header each: datasets has no good words for it."""
-    least = {".csv": 1}
-    return all(
-        file.suffix != ".parquet"
-        and len([line for line in file.read_bytes().splitlines() if line.strip()])
-        <= least.get(file.suffix, 0)
-        for file in files
-    )
 
 
 def _inputs(data: RecordsConfig, task: str) -> tuple[str, ...]:

@@ -56,17 +56,19 @@ class TableData(JsonlData):
                 str(file), "", split, fields, domain if len(files) == 1 and domain else file.stem, rows
             )
         if not files:
-            self._table(path, subset, split, fields, domain or subset or Path(path).name, rows)
+            named = self._path.stem if self._path.is_file() else Path(path).name
+            self._table(path, subset, split, fields, domain or subset or named, rows)
 
     @staticmethod
     def _table(path: str, subset: str, split: str, fields: FieldsConfig, domain: str, rows: OwnRows) -> None:
         reader = RowReader(Path(path), fields, domain, rows, unit="row")
-        for number, row in enumerate(load_split(path, subset, split).to_list()):
+        table = load_split(path, subset, split, as_text=tuple(vars(fields).values()))
+        for number, row in enumerate(table.to_list()):
             if fields.choices in row:
                 row[fields.choices] = as_list(row[fields.choices])
             label = row.get(fields.label)
-            if isinstance(label, float) and label.is_integer():
-                # What a CSV with rows that have no label turns whole numbers into.
+            # In a CSV everything is text; a table may hold whole numbers as floats where some are missing.
+            if (isinstance(label, float) and label.is_integer()) or str(label).isdecimal():
                 row[fields.label] = int(label)
             reader.take(number, row)
 

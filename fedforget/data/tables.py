@@ -5,13 +5,16 @@ from __future__ import annotations
 import ast
 import contextlib
 import json
+import logging
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedforget.data.items import LETTERS
 from fedforget.errors import DataError, nearest
+from fedforget.progress import quieted
 
 READERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv"}
 _ENDINGS = ".parquet, .json, .jsonl or .csv"
@@ -60,7 +63,8 @@ class Rows:
 
     def __init__(self, path: str, schema: TableSchema, split: str, *, own: bool = True) -> None:
         self.where = f"{path}, {f'configuration {schema.subset!r}, ' if schema.subset else ''}split {split!r}"
-        table = load_split(path, schema.subset, split, own=own)
+        as_text = (*schema.columns, *schema.optional)
+        table = load_split(path, schema.subset, split, own=own, as_text=as_text)
         check_columns(table.column_names, schema.columns, self.where)
         kept = [name for name in (*schema.columns, *schema.optional) if name in table.column_names]
         self._rows: list[dict[str, Any]] = table.select_columns(kept).to_list()
@@ -79,7 +83,15 @@ class Rows:
 
     def optional_text(self, row: int, column: str) -> str:
         """Return a text, empty where the column or the value is missing."""
-        return "" if self._rows[row].get(column) is None else self.text(row, column)
+        # MMLU's auxiliary_train has a subject that is empty everywhere.
+        return "" if self._rows[row].get(column) in (None, "") else self.text(row, column)
+
+    def choice(self, row: int) -> tuple[tuple[str, ...], int]:
+        """Return the columns ``choices``, one letter each, and ``answer``, the index of the right one."""
+        choices = self.texts(row, "choices", at_least=2)
+        if len(choices) > len(LETTERS):
+            raise self._error(row, "choices", choices, f"a list of at most {len(LETTERS)} texts")
+        return choices, self.label(row, "answer", len(choices))
 
     def texts(self, row: int, column: str, at_least: int = 1) -> tuple[str, ...]:
         """Return a list of texts; in a CSV it may be written as JSON or as a Python list."""
@@ -100,7 +112,7 @@ class Rows:
         found = value
         if isinstance(value, str):
             letter = value.strip()
-            found = int(letter) if letter.isdigit() else ord(letter) - ord("A") if len(letter) == 1 else -1
+            found = int(letter) if letter.isdecimal() else ord(letter) - ord("A") if len(letter) == 1 else -1
         if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < count:
             last = f"0 to {count - 1} or A to {chr(ord('A') + count - 1)}"
             raise self._error(row, column, value, f"the index of one of its {count} choices, {last}")
@@ -176,19 +188,43 @@ def load_split(
 def read_files(files: list[Path], split: str = "train", as_text: Collection[str] = ()) -> Any:
     """Read files of one kind into memory, as one ``datasets.Dataset``; no copy is left behind.
 
-    The columns ``as_text`` of a CSV file are what is written there: otherwise ``007`` is the number 7,
-    and the text ``NA`` is nothing. Raises whatever ``datasets`` raises; the cause says what is wrong
-    with a file.
+    The columns ``as_text`` of a CSV file are what is written there, and nothing where nothing is:
+    otherwise ``007`` is the number 7, and the text ``NA`` is nothing. Raises whatever ``datasets``
+    raises, a ValueError where a text is not UTF-8; the cause says what is wrong with a file.
     """
     from datasets import Dataset
+    from pyarrow import ArrowInvalid
 
     # Not load_dataset: even for local files it calls the hub, to count. And a cache of its own that
     # goes at once: a copy elsewhere would outlive the deletion of a row.
     kind = READERS[files[0].suffix]
-    how = {"converters": dict.fromkeys(as_text, str), "na_filter": False} if kind == "csv" and as_text else {}
+    how: dict[str, Any] = {}
+    if kind == "csv" and as_text:
+        how = {"converters": dict.fromkeys(as_text, _cell), "na_filter": False}
     read = getattr(Dataset, f"from_{kind}")
     with _quiet(), tempfile.TemporaryDirectory() as cache:
-        return read([str(file) for file in files], split=split, cache_dir=cache, keep_in_memory=True, **how)
+        found = read([str(file) for file in files], split=split, cache_dir=cache, keep_in_memory=True, **how)
+    # Arrow's reader of JSON takes any bytes for a text.
+    try:
+        found.data.validate(full=True)
+    except ArrowInvalid as error:
+        raise ValueError(f"{str(error).rstrip('.')}; save the file as UTF-8") from None
+    return found
+
+
+def no_rows(files: Sequence[Path]) -> bool:
+    """Tell whether the files are empty, or CSV files of a header each: datasets has no good words for it."""
+    least = {".csv": 1}
+    return all(
+        file.suffix != ".parquet"
+        and len([line for line in file.read_bytes().splitlines() if line.strip()])
+        <= least.get(file.suffix, 0)
+        for file in files
+    )
+
+
+def _cell(text: str) -> str | None:
+    return text or None
 
 
 @contextlib.contextmanager
@@ -197,7 +233,9 @@ def _quiet() -> Iterator[None]:
 
     disable_progress_bar()
     try:
-        yield
+        # What it logs of a file that it cannot read is in its error too.
+        with quieted("datasets", logging.CRITICAL):
+            yield
     finally:
         enable_progress_bar()
 
@@ -218,6 +256,8 @@ def _load(path: str, subset: str, split: str, files: list[Path], as_text: Collec
             return load_dataset(path, name=subset or None, split=split)
     except Exception as error:  # datasets raises many kinds; none of them says what to do
         where = f"{path}, {f'configuration {subset!r}, ' if subset else ''}split {split!r}"
+        if files and no_rows(files):
+            raise DataError(f"{where}: holds no row") from error
         mend = (
             "check the file"
             if files

@@ -53,8 +53,7 @@ class Wmdp(ChoiceBenchmark):
         rows = self.rows(schema, "test")
 
         def item(row: int, identity: str) -> MultipleChoice:
-            choices = rows.texts(row, "choices", at_least=2)
-            label = rows.label(row, "answer", len(choices))
+            choices, label = rows.choice(row)
             return MultipleChoice(
                 identity, domain, rows.text(row, "question"), choices, label, _SUBJECTS[domain]
             )

@@ -192,11 +192,55 @@ def rewritten(folder: Path, **changes: Any) -> DataConfig:
         ({"question": ""}, r"row 0: column 'question' must be a text, not \"\""),
         ({"choices": ["a"]}, r"row 0: column 'choices' must be a list of at least 2 texts"),
         ({"choices": None}, r"row 0: column 'choices' must be a list of texts, not null"),
+        ({"choices": [str(i) for i in range(27)]}, r"row 0: column 'choices' must be .* at most 26 texts"),
+        ({"answer": "\u00b2"}, r"row 0: column 'answer' must be the index"),  # a digit, and no number
     ],
 )
 def test_a_wrong_value_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         load_data(rewritten(tmp_path, **changes), 0).training("bio", "forget")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"question": "Caf\xe9", "choices": ["a", "b"], "answer": 0}', "save the file as UTF-8"),
+        (b"", "split 'test': holds no row"),
+    ],
+)
+def test_files_that_hold_no_rows_or_no_text(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "wmdp-bio.jsonl").write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        load_data(DataConfig(family="wmdp", path=str(tmp_path)), 0).training("bio", "forget")
+
+
+def test_what_a_csv_holds_is_taken_as_it_is_written(tmp_path: Path) -> None:
+    (tmp_path / "wmdp-bio.csv").write_text(
+        'question,choices,answer\n007,"[""a"", ""b""]",1\nNA,"[""a"", ""b""]",A\n'
+    )
+    items = load_data(DataConfig(family="wmdp", path=str(tmp_path)), 0).multiple_choice(
+        "bio", "forget", "all"
+    )
+    assert {one.question: one.label for one in items} == {"007": 1, "NA": 0}
+    (tmp_path / "own.csv").write_text(
+        'id,question,answer,choices,label\n007,When?,1984,,\n7,What?,,"[""a"", ""b""]",1\n'
+    )
+    own = load_data(DataConfig(family="table", path=str(tmp_path / "own.csv")), 0)
+    assert [(one.id, one.text) for one in own.training("own", "forget")] == [("007", " 1984")]
+    asked = [one for split in ("select", "report") for one in own.questions("own", "forget", split)]
+    assert [(one.id, one.answer) for one in asked] == [("7", 1)]
+
+
+def test_a_subject_may_be_empty(tmp_path: Path) -> None:
+    # As in the auxiliary_train of MMLU.
+    rows = [{"question": f"q{i}", "choices": ["a", "b"], "answer": 0, "subject": ""} for i in range(2)]
+    for name in ("auxiliary_train", "test"):
+        (tmp_path / f"{name}.jsonl").write_text(
+            "".join(json.dumps({**r, "question": name + r["question"]}) + "\n" for r in rows)
+        )
+    settings = MmluConfig(train_splits=["auxiliary_train"])
+    data = load_data(DataConfig(family="mmlu", path=str(tmp_path), mmlu=settings), 0)
+    assert "about various subjects." in data.training("mmlu", "retain")[0].prompt
 
 
 def test_missing_columns_configurations_and_domains_are_named(tmp_path: Path, files: dict[str, str]) -> None:
