@@ -10,7 +10,7 @@ from fedforget.data.benchmark import Benchmark
 from fedforget.data.items import MultipleChoice
 from fedforget.errors import ConfigError, DataError, nearest
 from fedforget.evaluation.measures import Measure, Row, Rows, Subject
-from fedforget.evaluation.multiple_choice import score
+from fedforget.evaluation.multiple_choice import likeliest, score
 from fedforget.evaluation.prepared import prepare
 
 SCORERS = ("builtin", "lm-eval")
@@ -77,7 +77,7 @@ def _measure(domain: str, items: Sequence[MultipleChoice], scorer: str) -> Measu
             found = [one.scores for one in scored]
         return [
             {
-                "prediction": max(range(len(scores)), key=scores.__getitem__),
+                "prediction": likeliest(scores),
                 "answer": item.label,
                 "log_likelihoods": list(scores),
             }

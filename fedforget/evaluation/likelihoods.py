@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedforget.errors import DataError
 from fedforget.objectives.terms import IGNORED
 from fedforget.training import Encoded, collate
 
@@ -109,6 +110,22 @@ def token_scores(
             progress(len(found), len(sequences))
     model.train(was_training)
     return [found[i] for i in range(len(sequences))]
+
+
+def finite(scores: Sequence[TokenScores]) -> Sequence[TokenScores]:
+    """Return the scores, which must be numbers.
+
+    Raises
+    ------
+    DataError
+        A log-likelihood is NaN or infinite.
+    """
+    if not all(np.isfinite(one.values).all() for one in scores):
+        raise DataError(
+            "the model's log-likelihoods are not numbers: its update, or its precision, has ruined it; score "
+            "another merge, e.g. of a lower gamma"
+        )
+    return scores
 
 
 def _score(head: Any, rows: Tensor, targets: Tensor, spread: bool) -> list[Floats]:

@@ -40,7 +40,7 @@ class ItemScore:
     scores : tuple of float
         Log-likelihood per choice, normalised as asked for.
     prediction, answer : int
-        The likeliest choice (the first of equals), and the right one.
+        :func:`likeliest` of the choices, and the right one.
     """
 
     id: str
@@ -136,9 +136,18 @@ def score(
     results = []
     for i, item in enumerate(questions.items):
         values = found[i]
-        prediction = max(range(len(values)), key=values.__getitem__)
-        results.append(ItemScore(item.id, tuple(values), prediction, item.answer))
+        results.append(ItemScore(item.id, tuple(values), likeliest(values), item.answer))
     return results
+
+
+def likeliest(scores: Sequence[float]) -> int:
+    """Return the place of the highest score, the first of equals; -1, no choice, where one is not a number.
+
+    A ruined model gives NaN for everything; taken for the first choice, that would often be right.
+    """
+    if any(math.isnan(one) for one in scores):
+        return -1
+    return max(range(len(scores)), key=scores.__getitem__)
 
 
 def supports_packing(model: Any) -> bool:

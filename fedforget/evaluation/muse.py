@@ -11,7 +11,7 @@ from fedforget.data.benchmark import Benchmark
 from fedforget.errors import DataError
 from fedforget.evaluation.generation import generate
 from fedforget.evaluation.language_membership import membership_aucs, membership_scores
-from fedforget.evaluation.likelihoods import token_scores
+from fedforget.evaluation.likelihoods import finite, token_scores
 from fedforget.evaluation.measures import Measure, Row, Rows, Subject, mean
 from fedforget.training import encode
 
@@ -108,7 +108,7 @@ def _privacy(name: str, passages: Sequence[Example]) -> Measure:
         scores = token_scores(
             subject.model, encoded, batch_size=subject.batch_size, spread=True, progress=subject.progress
         )
-        return [dict(membership_scores(one)) for one in scores]
+        return [dict(membership_scores(one)) for one in finite(scores)]
 
     return Measure(name, tuple((one.id, one.text) for one in passages), compute)
 

@@ -17,7 +17,7 @@ from fedforget.data import Pair
 from fedforget.data.benchmark import Benchmark
 from fedforget.errors import DataError
 from fedforget.evaluation.generation import generate
-from fedforget.evaluation.likelihoods import token_scores
+from fedforget.evaluation.likelihoods import finite, token_scores
 from fedforget.evaluation.measures import Measure, Row, Rows, Subject, mean
 from fedforget.training import encode
 
@@ -101,14 +101,13 @@ def _likelihoods(name: str, pairs: Sequence[Pair], *, relative: bool) -> Measure
             for text in own
         ]
         encoded = encode(subject.tokenizer, asked, MAX_LENGTH)
-        scores = iter(
-            token_scores(subject.model, encoded, batch_size=subject.batch_size, progress=subject.progress)
-        )
-        found = []
+        found = token_scores(subject.model, encoded, batch_size=subject.batch_size, progress=subject.progress)
+        scores = iter(finite(found))
+        rows = []
         for own in texts:
             answer, base, *perturbed = (next(scores).loss for _ in own)
-            found.append(likelihood_row(answer, base, perturbed, relative=relative))
-        return found
+            rows.append(likelihood_row(answer, base, perturbed, relative=relative))
+        return rows
 
     asked = tuple((pair.id, repr((pair.prompt(), own))) for pair, own in zip(pairs, texts, strict=True))
     return Measure(name, asked, compute)

@@ -92,7 +92,7 @@ def _tables(runs: Sequence[RunDirectory], found: Mapping[str, Any]) -> list[Tabl
     if stages:
         names = list(dict.fromkeys(name for one in stages.values() for name in one))
         rows = [[word(name), *(interval_cell(one.get(name)) for one in stages.values())] for name in names]
-        notes = [chance_note(runs[0].metrics[next(iter(stages))]), interval_note(len(runs))]
+        notes = [chance_note(runs[0].metrics[next(iter(stages))], spread=""), interval_note(len(runs))]
         tables.append(Table("Before and after", ["accuracy of", *stages], rows, notes))
     if "comparison" in found:
         tables.append(pooled_table(found["comparison"]))

@@ -102,8 +102,8 @@ def present(measured: Sequence[Mapping[str, Any]]) -> list[str]:
     return [role for role in ROLES if any(role in metrics for metrics in measured)]
 
 
-def chance_note(metrics: Mapping[str, Any]) -> str:
-    """Say what the accuracies are over, and their chance level."""
+def chance_note(metrics: Mapping[str, Any], spread: str = " ± standard error") -> str:
+    """Say what the accuracies are over, and their chance level; ``spread`` is what stands behind them."""
     parts = [
         f"{word(role)}: {metrics[role]['count']} questions, chance {number(metrics[role]['chance'])}"
         for role in ROLES
@@ -114,7 +114,7 @@ def chance_note(metrics: Mapping[str, Any]) -> str:
         for domain, one in metrics.get("domains", {}).items()
         if one.get("measure", "accuracy") != "accuracy"
     }
-    note = f"Accuracy ± standard error on the {metrics['split']} split. {'; '.join(parts)}."
+    note = f"Accuracy{spread} on the {metrics['split']} split. {'; '.join(parts)}."
     if other:
         note += f" In accuracy's place: {', '.join(f'{name} by {what}' for name, what in other.items())}."
     return note

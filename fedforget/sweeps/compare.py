@@ -22,6 +22,9 @@ from fedforget.updates import merge_parameters
 __all__ = ["QP", "Variant", "compare", "known_variants", "pool", "unbounded", "variant"]
 
 
+_NO_BUDGET = "set merge.epsilon_fraction, or epsilon under evaluation.compare.parameters.firm-qp"
+
+
 @dataclass(frozen=True)
 class Variant:
     """A method as the comparison runs it.
@@ -73,9 +76,8 @@ def variant(name: str, config: RunConfig, summaries: Sequence[ClientSummary]) ->
         parameters = merge_parameters(unbounded(config.merge, name), ())
         parameters.pop("gamma", None)
         return Variant(name, name, parameters | given, start)
-    own = {key: given.pop(key) for key in ("epsilon", "epsilon_fraction", "epsilon_gamma") if key in given}
-    if not own:
-        own = {key: getattr(config.merge, key) for key in ("epsilon", "epsilon_fraction", "epsilon_gamma")}
+    own = _budget(config)
+    given = {key: value for key, value in given.items() if key not in own}
     parameters = merge_parameters(unbounded(config.merge, "firm"), ()) | given
     parameters.pop("gamma")
     if not any(one.role == "retain" for one in summaries):
@@ -88,12 +90,7 @@ def variant(name: str, config: RunConfig, summaries: Sequence[ClientSummary]) ->
             summaries, fraction, float(own.get("epsilon_gamma", 1.0)), parameters["alpha"], parameters["eps0"]
         )
     if not math.isfinite(parameters["epsilon"]):
-        raise ConfigError(
-            [
-                "firm-qp has no budget; set merge.epsilon_fraction, or epsilon under "
-                "evaluation.compare.parameters.firm-qp"
-            ]
-        )
+        raise ConfigError([f"firm-qp has no budget; {_NO_BUDGET}"])
     return Variant(QP, "firm", parameters, start)
 
 
@@ -149,7 +146,7 @@ def compare(
         No forget domain, so that there is nothing to match.
     """
     settings = config.evaluation.compare
-    names = list(names or _possible(settings.methods, summaries, progress))
+    names = list(names or _possible(config, summaries, progress))
     hardening = Hardening(summaries, replace(config.robust, check="off"))
     chosen = [variant(name, config, hardening.for_method("firm" if name == QP else name)) for name in names]
     seen = {one.name: hardening.for_method(one.method) for one in chosen}
@@ -190,14 +187,28 @@ def compare(
     return result
 
 
+def _budget(config: RunConfig) -> dict[str, float]:
+    """Return what ``firm-qp`` takes its budget from: its own parameters, else the ``merge`` section."""
+    keys = ("epsilon", "epsilon_fraction", "epsilon_gamma")
+    given = config.evaluation.compare.parameters.get(QP, {})
+    own = {key: float(given[key]) for key in keys if key in given}
+    return own or {key: float(getattr(config.merge, key)) for key in keys}
+
+
 def _possible(
-    configured: Sequence[str], summaries: Sequence[ClientSummary], progress: Callable[[str], None]
+    config: RunConfig, summaries: Sequence[ClientSummary], progress: Callable[[str], None]
 ) -> list[str]:
-    """Return the configured methods, without firm-qp where no client is there to be protected."""
-    if QP in configured and not any(one.role == "retain" for one in summaries):
-        progress("firm-qp is left out: the run has no retain client, so there is no budget to keep")
-        return [name for name in configured if name != QP]
-    return list(configured)
+    """Return the configured methods, without firm-qp where there is nobody to protect or no budget."""
+    configured, own = config.evaluation.compare.methods, _budget(config)
+    why = ""
+    if not any(one.role == "retain" for one in summaries):
+        why = "the run has no retain client, so there is no budget to keep"
+    elif not own.get("epsilon_fraction") and not math.isfinite(own.get("epsilon", math.inf)):
+        why = f"the run has no budget; {_NO_BUDGET}"
+    if QP not in configured or not why:
+        return list(configured)
+    progress(f"{QP} is left out: {why}")
+    return [name for name in configured if name != QP]
 
 
 def _merged(summaries: Sequence[ClientSummary], one: Variant, gamma: float) -> Any:

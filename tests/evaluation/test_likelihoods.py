@@ -14,7 +14,7 @@ from fedforget.data import Example
 from fedforget.errors import DataError
 from fedforget.evaluation.accuracy import accuracy
 from fedforget.evaluation.language_membership import membership_aucs, membership_scores
-from fedforget.evaluation.likelihoods import TokenScores, token_scores
+from fedforget.evaluation.likelihoods import TokenScores, finite, token_scores
 from fedforget.models import Backbone
 from fedforget.training import encode
 
@@ -102,3 +102,12 @@ def test_aucs_are_sklearns() -> None:
 def test_accuracy_through_evaluate_needs_no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert accuracy([0, 1, 2, 2], [0, 1, 1, 2]) == {"accuracy": 0.75, "count": 4}
+
+
+def test_scores_of_a_ruined_model_are_refused() -> None:
+    nothing = np.empty(0)
+    fine = TokenScores(np.array([-1.0, -2.0]), nothing, nothing)
+    assert finite([fine]) == [fine]
+    for value in (math.nan, -math.inf):
+        with pytest.raises(DataError, match="log-likelihoods are not numbers"):
+            finite([fine, TokenScores(np.array([-1.0, value]), nothing, nothing)])

@@ -11,7 +11,7 @@ import torch
 from fedforget.data import Question
 from fedforget.errors import DataError
 from fedforget.evaluation import ItemScore, prepare, score, summarise
-from fedforget.evaluation.multiple_choice import _Tree, supports_packing
+from fedforget.evaluation.multiple_choice import _Tree, likeliest, supports_packing
 from fedforget.models import Backbone
 
 PROMPTS = ("the herb of", "the herb of the", "a star", "the herb")
@@ -53,6 +53,13 @@ def test_scores_are_log_likelihoods(tiny_backbone: Backbone, packed: bool, batch
         assert scored.scores == pytest.approx(by_definition(tiny_backbone, one), abs=1e-4)
         assert scored.prediction == max(range(len(scored.scores)), key=scored.scores.__getitem__)
         assert scored.answer == one.answer
+
+
+def test_a_ruined_model_chooses_nothing() -> None:
+    assert likeliest([-2.0, -1.0, -1.0]) == 1
+    assert likeliest([-math.inf, -3.0]) == 1
+    # Taken for the first choice, NaN would be right wherever the first choice is.
+    assert likeliest([math.nan, math.nan]) == likeliest([0.0, math.nan]) == -1
 
 
 def test_normalisation_divides_by_tokens_or_characters(tiny_backbone: Backbone) -> None:

@@ -109,6 +109,15 @@ def test_without_retain_clients_the_budgeted_method_is_left_out_and_it_is_said()
         compare(Measured(), SUMMARIES[:2], config(), names=["firm-qp"])  # type: ignore[arg-type]
 
 
+def test_without_a_budget_the_budgeted_method_is_left_out_and_it_is_said() -> None:
+    said: list[str] = []
+    settings = config()
+    settings.merge = MergeConfig()
+    found = compare(Measured(), SUMMARIES, settings, progress=said.append)  # type: ignore[arg-type]
+    assert list(found["levels"][0]["methods"]) == ["firm", "avg"]
+    assert said[0].startswith("firm-qp is left out: the run has no budget; set merge.epsilon_fraction")
+
+
 def test_what_was_measured_before_is_not_measured_again() -> None:
     suite = Measured()
     before = Measured(0.7).evaluate()
