@@ -34,7 +34,7 @@ done
 mkdir -p "$folder/nodes"
 
 if [ ! -e "$folder/ca.crt" ]; then
-    openssl genrsa -out "$folder/ca.key" 4096 2>/dev/null
+    openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-384 -out "$folder/ca.key"
     openssl req -new -x509 -sha256 -days "${DAYS:-365}" -key "$folder/ca.key" -subj "/O=fedforget CA" \
         -addext basicConstraints=critical,CA:TRUE -addext keyUsage=critical,keyCertSign,cRLSign \
         -out "$folder/ca.crt"
@@ -48,7 +48,7 @@ if [ ! -e "$folder/server.crt" ]; then
         esac
         san="$san${san:+,}$kind:$name"
     done
-    openssl genrsa -out "$folder/server.key" 4096 2>/dev/null
+    openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-384 -out "$folder/server.key"
     openssl req -new -key "$folder/server.key" -subj "/O=fedforget SuperLink" -out "$folder/server.csr"
     printf 'subjectAltName=%s\n' "$san" >"$folder/server.ext"
     openssl x509 -req -sha256 -days "${DAYS:-365}" -in "$folder/server.csr" -CA "$folder/ca.crt" \

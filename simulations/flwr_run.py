@@ -27,7 +27,7 @@ from fedforget.files import home
 from fedforget.runs import GIT_STATE, RunDirectory, default_path, git_state
 from simulations.bundle import app_directory
 from simulations.flower_cli import FlowerCli, environment, program
-from simulations.processes import MARK, end, new_mark
+from simulations.processes import MARK, end, guarded, new_mark
 from simulations.resources import federation, memory_warning
 
 _START = 120.0  # seconds for the SuperLink to answer
@@ -160,15 +160,16 @@ def _superlink() -> Iterator[_Superlink]:
         f'[superlink.local]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
     )
     link = _Superlink(folder, port, _environment(folder, mark))
-    try:
-        with _terminated_like_interrupted():
-            link.start()
-            yield link
-    finally:
-        left = end(mark, first="flwr-simulation")
-        shutil.rmtree(folder, ignore_errors=True)
-        if left:
-            print(f"warning: processes {left} could not be ended", file=sys.stderr)
+    with guarded(mark, "flwr-simulation", folder):
+        try:
+            with _terminated_like_interrupted():
+                link.start()
+                yield link
+        finally:
+            left = end(mark, first="flwr-simulation")
+            shutil.rmtree(folder, ignore_errors=True)
+            if left:
+                print(f"warning: processes {left} could not be ended", file=sys.stderr)
 
 
 def _environment(folder: Path, mark: str) -> dict[str, str]:

@@ -1,11 +1,16 @@
-"""Ending every process of a run, those that left their parents included."""
+"""Ending every process of a run, those that left their parents included, even where this one is killed."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
+import shutil
+import subprocess
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import psutil
 
@@ -67,6 +72,39 @@ def end(mark: str, first: str = "", patience: float = 10.0) -> list[int]:
     return [process.pid for process in left]
 
 
+@contextlib.contextmanager
+def guarded(mark: str, first: str = "", folder: Path | None = None) -> Iterator[None]:
+    """End the marked processes should this one be killed inside the block, and remove a folder then.
+
+    Nothing in this process can run after a ``kill -9``. So another waits at a pipe from it, which the
+    system closes when it ends, however that comes.
+
+    Parameters
+    ----------
+    mark, first : str
+        As for :func:`end`.
+    folder : Path, optional
+    """
+    words = [sys.executable, "-m", "simulations.processes", mark, first, str(folder or "")]
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]))
+    # A session of its own: Ctrl-C, or a signal to the group, is not for it. It does not carry the mark.
+    guard = subprocess.Popen(
+        words, stdin=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}, start_new_session=True
+    )
+    try:
+        yield
+    finally:
+        guard.communicate(b"done")
+
+
+def _guard(mark: str, first: str, folder: str) -> None:
+    if sys.stdin.buffer.read():  # until the other end is closed; without a word, it was killed
+        return
+    end(mark, first)
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _command(process: psutil.Process) -> list[str]:
     try:
         return process.cmdline()
@@ -86,3 +124,7 @@ def _wait(busy: object, patience: float) -> None:
     deadline = time.monotonic() + patience
     while callable(busy) and busy() and time.monotonic() < deadline:
         time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    _guard(*sys.argv[1:])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -83,9 +85,6 @@ def test_installed_packages_make_an_app(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_everything_marked_is_ended() -> None:
     """A grandchild that ignores SIGTERM and outlives its parent is ended too."""
-    import os
-    import time
-
     mark = new_mark()
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     start = f"subprocess.Popen([sys.executable, '-c', {stubborn!r}], start_new_session=True)"
@@ -97,6 +96,35 @@ def test_everything_marked_is_ended() -> None:
     assert len(marked(mark)) == 1
     assert end(mark, patience=1.0) == []
     assert marked(mark) == []
+
+
+KILLED = """
+import os, subprocess, sys
+from pathlib import Path
+from simulations.processes import MARK, guarded
+with guarded(sys.argv[1], folder=Path(sys.argv[2])):
+    words = [sys.executable, "-c", "import time; time.sleep(600)"]
+    subprocess.Popen(words, start_new_session=True, env=os.environ | {MARK: sys.argv[1]})
+    if sys.argv[3] == "kill":
+        os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("how", ["kill", "end"])
+def test_what_a_killed_process_started_is_ended(tmp_path: Path, how: str) -> None:
+    mark, folder = new_mark(), tmp_path / "folder"
+    folder.mkdir()
+    done = subprocess.run([sys.executable, "-c", KILLED, mark, str(folder), how], check=False)
+    assert done.returncode == (-9 if how == "kill" else 0)
+    if how == "end":  # the block ends what it started by itself
+        assert len(marked(mark)) == 1
+        assert end(mark) == []
+        return
+    deadline = time.monotonic() + 60
+    while (marked(mark) or folder.exists()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not marked(mark)
+    assert not folder.exists()
 
 
 def test_quotes() -> None:
