@@ -116,8 +116,15 @@ def match(
     if rule not in RULES:
         raise ConfigError([f"--rule: {rule!r} is neither {' nor '.join(map(repr, RULES))}"])
     directory = RunDirectory(run)
+    merge = directory.config.merge
     found = match_sweep(
-        results(directory), reference, curve or (), rule=rule, utility=utility, tolerance=tolerance
+        results(directory),
+        reference,
+        curve or (),
+        rule=rule,
+        utility=utility,
+        tolerance=tolerance,
+        own={"alpha": merge.alpha, "solver": merge.solver, "eps0": merge.eps0},
     )
     for table in write_match(directory.path, found):
         show(table)

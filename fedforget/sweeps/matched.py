@@ -21,6 +21,7 @@ JOINT, SEPARATE = "joint", "separate"
 RULES = (JOINT, SEPARATE)
 _SPLITS = ("select", "report")
 _KEPT = ("retain", "held_out")
+_UNBOUNDED = "epsilon=inf"
 
 # The results of one setting by split.
 _Measured = Mapping[str, Result]
@@ -53,6 +54,7 @@ def match_sweep(
     rule: str = JOINT,
     utility: str = "retain",
     tolerance: float = 0.005,
+    own: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Match the settings of a sweep to those of a reference curve by forgetting alone.
 
@@ -67,14 +69,17 @@ def match_sweep(
     found : sequence of dict
         What ``sweep.json`` holds.
     reference : str
-        A name of :func:`curves`; by default FIRM without a budget, where that is one curve.
+        A name of :func:`curves`; by default FIRM without a budget, where that is one curve. Of a name
+        may be left out what is ``own``.
     others : sequence of str
-        Names to match; by default every other curve.
+        Names to match, as above; by default every other curve.
     rule : {"joint", "separate"}
     utility : str
         Role (``retain``, ``held_out``) or domain whose accuracy the envelopes are of.
     tolerance : float
         A pair is close if no gap is larger; the paper's is 0.5 points.
+    own : mapping, optional
+        The run's own parameters: of several curves that a name may stand for, the one with these.
 
     Returns
     -------
@@ -92,8 +97,9 @@ def match_sweep(
         Nothing is stored, a name is not there, or a setting lacks what is compared.
     """
     known = curves(found)
-    reference = _reference(known, reference)
-    names = [_named(known, name) for name in others] or [name for name in known if name != reference]
+    words = {f"{name}={_word(value)}" for name, value in (own or {}).items()}
+    reference = _reference(known, reference, words)
+    names = [_named(known, name, words) for name in others] or [name for name in known if name != reference]
     if not names:
         raise RunError(
             f"the sweep holds no curve but {reference!r}; sweep another method or parameter as well"
@@ -205,31 +211,41 @@ def _splits(taken: Sequence[_Measured]) -> tuple[str, str]:
     )
 
 
-def _reference(known: Mapping[str, Any], name: str) -> str:
+def _reference(known: Mapping[str, Any], name: str, own: set[str]) -> str:
     if not known:
         raise RunError("no sweep is stored; run `fedforget sweep` or `fedforget study` first")
     if name:
-        return _named(known, name)
+        return _named(known, name, own)
     bases = [
         one
         for one, settings in known.items()
         if one.partition(":")[0] == "firm" and _unbounded(next(iter(settings[0].values())))
     ]
+    if len(bases) > 1:
+        bases = [one for one in bases if set(one.split(":")[1:]) <= {*own, _UNBOUNDED}]
     if len(bases) != 1:
         raise RunError(f"name the reference; the sweep holds {', '.join(known)}")
     return bases[0]
 
 
 def _unbounded(one: Result) -> bool:
-    return str(one["parameters"].get("epsilon")) == "inf"
+    return f"epsilon={one['parameters'].get('epsilon')}" == _UNBOUNDED
 
 
-def _named(known: Mapping[str, Any], name: str) -> str:
-    if name not in known:
+def _named(known: Mapping[str, Any], name: str, own: set[str]) -> str:
+    if name in known:
+        return name
+    method, *given = name.split(":")
+    meant = [
+        one
+        for one in known
+        if one.split(":")[0] == method and set(given) <= set(one.split(":")[1:]) <= {*own, *given}
+    ]
+    if len(meant) != 1:
         raise RunError(
             f"the sweep holds no curve {name!r}{nearest(name, known)}; it holds {', '.join(known)}"
         )
-    return name
+    return meant[0]
 
 
 def _gamma(measured: _Measured) -> float:

@@ -122,6 +122,28 @@ def test_curves_are_named_by_what_varies() -> None:
     assert list(curves(found)) == ["firm:epsilon=inf", "firm:epsilon=4.1e-05", "avg"]
 
 
+def test_of_several_curves_the_one_with_the_runs_own_parameters_is_meant() -> None:
+    def swept(*epsilons: str) -> list[dict[str, Any]]:
+        return [
+            result("firm", gamma, 0.5, 0.4, alpha=alpha, epsilon=epsilon)
+            for gamma in (1.0, 2.0)
+            for alpha in (0.1, 0.2)
+            for epsilon in epsilons
+        ]
+
+    found = swept("inf", "0.5")
+    assert match_sweep(found, own={"alpha": 0.2})["reference"] == "firm:alpha=0.2:epsilon=inf"
+    assert match_sweep(swept("inf"), own={"alpha": 0.2})["reference"] == "firm:alpha=0.2"
+    named = match_sweep(found, "firm:epsilon=0.5", ["firm:epsilon=inf"], own={"alpha": 0.1})
+    assert named["reference"] == "firm:alpha=0.1:epsilon=0.5"
+    assert {one["curve"] for one in named["pairs"]} == {"firm:alpha=0.1:epsilon=inf"}
+    for options in ({}, {"own": {"alpha": 0.3}}):
+        with pytest.raises(RunError, match="name the reference"):
+            match_sweep(found, **options)
+    with pytest.raises(RunError, match="no curve 'firm:epsilon"):
+        match_sweep(found, "firm:epsilon=0.5")
+
+
 @pytest.mark.parametrize(
     ("found", "given", "message"),
     [
