@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -160,7 +161,9 @@ def lora_attached(backbone: Backbone, lora: LoraConfig, seed: int) -> Iterator[A
         target_modules=names,
         alpha_pattern=dict(lora.alpha_pattern),
     )
-    with seeded(seed, backbone.device):
+    with seeded(seed, backbone.device), warnings.catch_warnings():
+        # PEFT's own use of a name that transformers renamed: one warning per client says nothing to anybody.
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
         attached = get_peft_model(model, config, adapter_name=_ADAPTER)
     try:
         yield attached.eval()

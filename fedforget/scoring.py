@@ -140,8 +140,8 @@ def score_model(
         "batch_size": batch_size or config.evaluation.batch_size,
         "device": backbone.device.type,
     }
-    # A quick look at a few questions must not take the place of the whole benchmark's logs.
-    which = key(backbone.fingerprint, update, [measure.questions_hash for measure in measures])
+    # Neither a quick look at a few questions nor another scorer takes the place of the benchmark's summary.
+    which = key(backbone.fingerprint, update, [(one.name, one.questions_hash) for one in measures])
     folder = scored.folder / name / f"{scored.label}-{which}"
     logs = ItemLogs(folder, backbone.fingerprint, update, settings)
     subject = Subject(backbone.model, backbone.tokenizer, settings["batch_size"], ticks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+import warnings
 from typing import Any
 
 import pytest
@@ -51,6 +52,13 @@ def perturb(model: Any, seed: int) -> None:
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
             parameter.data = 0.1 * torch.randn(parameter.shape, generator=generator)
+
+
+def test_attaching_warns_of_nothing(tiny_backbone: Backbone) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with lora_attached(tiny_backbone, LoraConfig(r=2), seed=0):
+            pass
 
 
 def test_adapted_weights_are_named_as_in_the_backbone(tiny_backbone: Backbone) -> None:

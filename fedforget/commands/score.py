@@ -122,6 +122,10 @@ def _table(suite: BenchmarkSuite, summary: dict[str, Any], label: str) -> Table:
 
     rows = [[name, number(value)] for name, value in suite.lines(summary)]
     notes = []
+    if summary["limit"]:
+        notes.append(f"a quick look: the first {summary['limit']} questions of each set")
+    if summary["split"] != "all":
+        notes.append(f"of the {summary['split']} split alone")
     if summary["collapse"]:
         notes.append(f"collapsed: {', '.join(summary['collapse'])} at or below chance")
     if suite.reference and "reference" not in summary:

@@ -111,4 +111,9 @@ def choice_summary(rows: Rows, reference: Rows | None = None) -> dict[str, Any]:
 
 def choice_lines(summary: Mapping[str, Any]) -> list[tuple[str, float]]:
     """Return what to print, by name."""
-    return [(f"{name} accuracy", one["accuracy"]) for name, one in summary["domains"].items()]
+    shown = ("accuracy", "standard_error", "chance")
+    return [
+        (f"{name} {key.replace('_', ' ')}", one[key])
+        for name, one in summary["domains"].items()
+        for key in shown
+    ]

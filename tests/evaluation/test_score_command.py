@@ -76,10 +76,15 @@ def test_wmdp_and_mmlu(tmp_path: Path, byte_model: Path, byte_backbone: Backbone
     assert merged["domains"]["bio"]["chance"] == 0.25
     plain = summary_of(command("score", str(run.path), "--suite", "wmdp", "--backbone"))
     assert (plain["update"], merged["update"] != "", plain["model"]) == ("", True, merged["model"])
-    held = summary_of(command("score", str(run.path), "--suite", "wmdp", "--backbone", "--split", "report"))
-    assert held["domains"]["bio"]["count"] == 6
+    printed = command("score", str(run.path), "--suite", "wmdp", "--backbone", "--split", "report")
+    assert summary_of(printed)["domains"]["bio"]["count"] == 6
+    assert "of the report split alone" in printed
+    assert "bio standard error" in printed
     mmlu = summary_of(command("score", str(run.path), "--suite", "mmlu", "--scorer", "lm-eval"))
     assert mmlu["domains"]["mmlu-lm-eval"]["count"] == 20
+    # The other scorer's summary is beside it.
+    assert "mmlu" in summary_of(command("score", str(run.path), "--suite", "mmlu"))["domains"]
+    assert len(list((run.path / "scores" / "mmlu").glob("*/summary.json"))) == 2
     assert "compares with no reference" not in str(mmlu)
 
 
