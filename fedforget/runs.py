@@ -212,13 +212,17 @@ class RunDirectory:
         expected = self.record.get("summaries", {}).get(client)
         return expected is None or expected == folder_digest(self.summaries / client)
 
-    def record_received(self, client: str) -> None:
-        """Record the digest of a summary that has just been stored."""
+    def record_received(self, client: str, facts: Mapping[str, Any] | None = None) -> None:
+        """Record the digest of a summary that has just been stored, and what is known of how it came."""
         digest = folder_digest(self.summaries / client)
         with self._lock():
             record = self.record
             received = {**record.get("summaries", {}), client: digest}
-            write_json(self.path / "run.json", {**record, "summaries": dict(sorted(received.items()))})
+            sections = {"summaries": dict(sorted(received.items()))}
+            if facts is not None:
+                known = {**record.get("received", {}), client: dict(facts)}
+                sections["received"] = dict(sorted(known.items()))
+            write_json(self.path / "run.json", {**record, **sections})
 
     def update(self, **sections: Any) -> None:
         """Add or replace top-level sections of ``run.json``."""

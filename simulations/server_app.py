@@ -22,6 +22,7 @@ from fedforget import presets
 from fedforget.config import RunConfig
 from fedforget.errors import ConfigError, FedForgetError, RunError
 from fedforget.presets import AnyConfig
+from fedforget.run_metrics import export
 from fedforget.runs import RunDirectory, default_path
 from fedforget.updates import load_update
 from simulations.paths import absolute, with_absolute_paths
@@ -130,6 +131,7 @@ def _run(grid: Grid, config: AnyConfig, run: RunDirectory, poll: float) -> None:
 
 def _begin(grid: Grid, config: AnyConfig, run: RunDirectory, poll: float) -> None:
     log(INFO, "Run directory: %s", run.path)
+    export(run)
     try:
         if isinstance(config, RunConfig):
             _unlearn(grid, config, run, poll)
@@ -140,11 +142,13 @@ def _begin(grid: Grid, config: AnyConfig, run: RunDirectory, poll: float) -> Non
         # On a full disk the record cannot say so; the error that is raised does.
         with contextlib.suppress(OSError):
             run.update(status="failed", error=reason, finished=time.strftime("%Y-%m-%dT%H:%M:%S%z"))
+            export(run)
         if isinstance(error, FedForgetError) and os.environ.get(MARK):
             # `fedforget simulate` reads the reason from run.json and says it, once.
             raise RunError(f"the run failed; {run.path / 'run.json'} says why") from None
         raise
     run.update(status="completed", error=None, finished=time.strftime("%Y-%m-%dT%H:%M:%S%z"))
+    export(run)
     _report(run)  # after the status, which it shows
     log(INFO, "The run is complete: %s", run.path)
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedforget.errors import RunError
 from fedforget.presets import to_yaml
+from fedforget.run_metrics import export
 from fedforget.runs import RunDirectory
 from fedforget.sequences.ledger import Ledger
 from fedforget.sequential.config import SequentialRunConfig
@@ -215,6 +216,7 @@ class FedSGT(Strategy):
             _, metrics = self.aggregate_train(server_round, [])
             if metrics is not None:
                 result.train_metrics_clientapp[server_round] = metrics
+            export(self.run, self._exchange.traffic)
 
     def prepare(self, grid: Grid, timeout: float) -> None:
         """Find the clients, and open the ledger; a new one is created with a plan for their slices."""

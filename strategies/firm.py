@@ -17,6 +17,7 @@ from fedforget.config import ClientSpec, RunConfig
 from fedforget.errors import RunError
 from fedforget.presets import to_yaml
 from fedforget.privacy.accounting import account, enabled
+from fedforget.run_metrics import export
 from fedforget.runs import RunDirectory
 from fedforget.updates import UPDATE, merge_to, needs_fisher, uncertified
 from strategies.dispatch import Task, dispatch, raise_failures, storing, take
@@ -166,6 +167,7 @@ class Firm(Strategy):
         with timed(timings, "clients"):
             self.configure_train(1, arrays, ConfigRecord() if train_config is None else train_config, grid)
             specs = {a.spec.id: a.spec for a in self.assignments}
+            log(INFO, "Asking %d of %d clients for their summaries", len(self._asked), len(specs))
             failed = dispatch(
                 grid,
                 self._asked,
@@ -180,7 +182,7 @@ class Firm(Strategy):
                 self.spool,
                 self.assignments,
                 self._message,
-                self.run.record_received,
+                self._stored,
                 timeout=timeout,
                 poll=self.poll,
             )
@@ -297,7 +299,11 @@ class Firm(Strategy):
         with storing(self.run.path):
             self.spool.receive(spec, reply)
             if self.spool.has(spec.id):
-                self.run.record_received(spec.id)
+                self._stored(spec.id)
+
+    def _stored(self, name: str) -> None:
+        self.run.record_received(name, self.spool.received[name])
+        export(self.run)
 
     def _leave_out(self, failed: Mapping[str, str]) -> None:
         self.assignments = without_failed(self.config, self.assignments, failed)
@@ -318,7 +324,7 @@ class Firm(Strategy):
             log(WARNING, "%d tensors are not certified optimal, the first is %s", len(loose), loose[0])
         size = (self.run.merged / UPDATE).stat().st_size
         self.run.update(left_out=dict(sorted(self.left_out.items())))
-        self.run.update(**sent(self.run.record, summaries, self.spool.received, update=size))
+        self.run.update(**sent(self.run.record, summaries, update=size))
         metrics = MetricRecord(
             {
                 "clients": len(summaries),

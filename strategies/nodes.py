@@ -78,6 +78,7 @@ def describe(
         )
         for node in nodes
     ]
+    log(INFO, "Asking %d nodes who they are", len(tasks))
     return found, dispatch(grid, tasks, keep, timeout=timeout, poll=poll)
 
 

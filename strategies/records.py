@@ -66,27 +66,23 @@ def mean_losses(replies: Iterable[Message], roles: Mapping[int, str]) -> MetricR
 def sent(
     record: Mapping[str, Any],
     summaries: Sequence[ClientSummary],
-    received: Mapping[str, Mapping[str, Any]],
     update: int,
 ) -> dict[str, Any]:
     """Return the sections ``clients`` and ``bytes`` of ``run.json``.
 
-    Clients that sent their summary in an earlier attempt at the round keep what was written then.
-
     Parameters
     ----------
     record : mapping
-        ``run.json`` as it is.
+        ``run.json`` as it is; its section ``received`` has what was written when a summary came, in this
+        attempt at the round or an earlier one.
     summaries : sequence of ClientSummary
-    received : mapping of str to mapping
-        See :attr:`strategies.spool.Spool.received`.
     update : int
         Bytes of the merged update's file.
     """
-    known = record.get("clients", {})
+    known = record.get("received", {})
+    received = {s.client_id: known[s.client_id] for s in summaries if s.client_id in known}
     clients = {
         s.client_id: {
-            **known.get(s.client_id, {}),
             "role": s.role,
             "domain": s.domain,
             "num_examples": s.num_examples,

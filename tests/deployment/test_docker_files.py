@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -35,12 +34,16 @@ def test_the_compose_files_follow_the_specification() -> None:
 @pytest.mark.parametrize("path", sorted(DOCKER.glob("*.sh")), ids=lambda path: path.name)
 def test_the_scripts_are_posix_shell(path: Path) -> None:
     assert os.access(path, os.X_OK)
-    commands = [["sh", "-n", str(path)]]
-    if shutil.which("shellcheck"):
-        commands.append(["shellcheck", "--shell", "sh", str(path)])
-    for command in commands:
+    program = str(Path(sys.executable).parent / "shellcheck")
+    for command in (["sh", "-n", str(path)], [program, "--shell", "sh", str(path)]):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_dockerfile_has_no_findings() -> None:
+    program = str(Path(sys.executable).parent / "hadolint")
+    done = subprocess.run([program, str(DOCKER / "Dockerfile")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_what_the_files_and_the_page_name_is_there() -> None:

@@ -248,8 +248,8 @@ def test_every_client_at_fault_is_named(firm: Firm) -> None:
 
 def test_a_silent_client_runs_into_the_timeout(firm: Firm) -> None:
     grid = FakeGrid(ready=lambda key, _: key != "retain-c-0")
-    with pytest.raises(RunError, match=r"client 'retain-c-0' failed: no reply within 0\.2 s"):
-        firm.start(grid.mock, timeout=0.2)
+    with pytest.raises(RunError, match=r"client 'retain-c-0' failed: no reply within 1 s"):
+        firm.start(grid.mock, timeout=1.0)
 
 
 def test_a_second_reply_is_ignored(firm: Firm) -> None:
@@ -297,6 +297,10 @@ def test_a_run_is_carried_on_with(config: RunConfig, tmp_path: Path) -> None:
     whole.start(FakeGrid().mock)
     name = "update.safetensors"
     assert (second.run.merged / name).read_bytes() == (whole.run.merged / name).read_bytes()
+    # What came in the attempt before counts as well.
+    assert second.run.record["bytes"] == whole.run.record["bytes"]
+    assert second.run.record["clients"].keys() == whole.run.record["clients"].keys()
+    assert all(facts["bytes"] > 0 for facts in second.run.record["clients"].values())
 
 
 def test_a_quorum_goes_on_without_a_client_and_says_so(config: RunConfig, tmp_path: Path) -> None:
