@@ -100,3 +100,5 @@ def data_check(preset: Preset, overrides: Overrides = None) -> None:
         counts = ", ".join(f"{count} in {split}" for split, count in asked.questions.items())
         seen = f"; {asked.trained_on} of them were trained on" if asked.trained_on else ""
         typer.echo(f"{asked.domain} ({asked.role}): questions {counts}{seen}")
+    for domain in found.unasked:
+        typer.echo(f"{domain}: no questions in the run's data, so it is trained on and not measured")

@@ -193,6 +193,10 @@ class CombinedData:
                     raise DataError(f"data.also: domain {domain!r} of family {name!r} is there already")
                 self._by_domain[domain] = data
 
+    def has(self, domain: str) -> bool:
+        """Return whether a family has such a domain."""
+        return any(has_domain(data, domain) for _, data in self._families)
+
     def of(self, domain: str) -> Data:
         """Return the family that has a domain."""
         if domain not in self._by_domain:
@@ -231,6 +235,11 @@ class CombinedData:
     def general_text(self) -> list[str]:
         """Return the families' texts outside every domain."""
         return [text for _, data in self._families for text in data.general_text()]
+
+
+def has_domain(data: Data, domain: str) -> bool:
+    """Return whether a source of data has such a domain, one that it does not list by name included."""
+    return data.has(domain) if isinstance(data, Benchmark | CombinedData) else domain in data.domains()
 
 
 def numbered(rows: Rows, make: Callable[[int, str], T], prefix: str) -> list[T]:

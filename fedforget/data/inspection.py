@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fedforget.config import RunConfig, expand_clients
 from fedforget.data.examples import SPLITS, Example, Question
 from fedforget.data.registry import load_data
-from fedforget.data.shares import client_examples, client_retain_examples
+from fedforget.data.shares import client_examples, client_retain_examples, unasked
 from fedforget.errors import DataError
 
 
@@ -33,11 +33,12 @@ class DomainQuestions:
 
 @dataclass(frozen=True)
 class Inspection:
-    """All clients' shares, all domains' questions, and how many examples an expert learns."""
+    """All clients' shares, all domains' questions, how many examples an expert learns, what is not asked."""
 
     clients: tuple[ClientShare, ...]
     domains: tuple[DomainQuestions, ...]
     expert: int = 0
+    unasked: tuple[str, ...] = ()
 
 
 def inspect(config: RunConfig) -> Inspection:
@@ -66,7 +67,8 @@ def inspect(config: RunConfig) -> Inspection:
             "among them; give the roles domains that do not share examples"
         )
     found = tuple(_questions(config, [*trained["forget"], *trained["retain"]]))
-    return Inspection(tuple(shares), found, _expert(config))
+    data = load_data(config.data, config.seeds.data)
+    return Inspection(tuple(shares), found, _expert(config), tuple(unasked(config, data)))
 
 
 def _expert(config: RunConfig) -> int:
@@ -76,7 +78,8 @@ def _expert(config: RunConfig) -> int:
 
 def _questions(config: RunConfig, trained: list[Example]) -> Iterator[DomainQuestions]:
     data = load_data(config.data, config.seeds.data)
-    asked = {(group.role, group.domain) for group in config.clients if not group.path}
+    left_out = unasked(config, data)
+    asked = {(group.role, group.domain) for group in config.clients if group.domain not in left_out}
     asked |= {("held_out", domain) for domain in config.evaluation.held_out}
     ids = {example.id for example in trained}
     prompts = {example.prompt for example in trained if example.prompt}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fedforget.config import ClientSpec, RunConfig
-from fedforget.data.examples import Example, interleave
+from fedforget.data.benchmark import has_domain
+from fedforget.data.examples import Data, Example, interleave
 from fedforget.data.own_tables import own_file
 from fedforget.data.partition import contiguous, dirichlet, iid
 from fedforget.data.registry import load_data
@@ -46,6 +47,12 @@ def client_retain_examples(config: RunConfig, spec: ClientSpec) -> list[Example]
     Otherwise as :func:`client_examples`; empty where the client names no retain domain.
     """
     return _share(config, spec, spec.retain_domain, "retain") if spec.retain_domain else []
+
+
+def unasked(config: RunConfig, data: Data) -> list[str]:
+    """Return the domains of clients' own files that the run's data does not have: none of them is asked."""
+    own = {group.domain for group in config.clients if group.path}
+    return sorted(domain for domain in own if not has_domain(data, domain))
 
 
 def _share(config: RunConfig, spec: ClientSpec, domain: str, role: str) -> list[Example]:

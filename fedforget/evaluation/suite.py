@@ -12,6 +12,7 @@ import torch
 
 from fedforget.adapters import deltas_applied
 from fedforget.config import RunConfig
+from fedforget.data.shares import unasked
 from fedforget.errors import DataError
 from fedforget.evaluation.answers import ACCURACY, MIXED, Answers, answers, common
 from fedforget.evaluation.generation import generate
@@ -60,13 +61,18 @@ class Suite:
         self.backbone = backbone
         self.data = data
         self.config = config
+        self._unasked = unasked(config, data)
+        self._domains = {
+            role: [name for name in names if name not in self._unasked]
+            for role, names in domains(config).items()
+        }
         self._questions: dict[tuple[str, str, str], _Prepared] = {}
         self._answers: dict[tuple[str, str, str], Answers | None] = {}
         self._texts: list[list[int]] | None = None
 
     def parts(self) -> list[Part]:
         """Return what the configuration asks to measure."""
-        found: list[Part] = [role for role in ROLES if domains(self.config)[role]]
+        found: list[Part] = [role for role in ROLES if self._domains[role]]
         if self.config.evaluation.perplexity:
             found.append("perplexity")
         if self.config.evaluation.rouge:
@@ -96,8 +102,9 @@ class Suite:
             ``split``; ``domains`` (per domain: role, accuracy, count, standard_error, chance, and the
             measure, which by ``evaluation.suite`` may be another in accuracy's place);
             per role the mean over its domains (``forget``, ``retain``, ``held_out``, same keys);
-            ``perplexity`` (perplexity, tokens, texts); ``rouge``; and ``collapse``, which lists
-            the utilities at or below chance.
+            ``perplexity`` (perplexity, tokens, texts); ``rouge``; ``collapse``, which lists
+            the utilities at or below chance; and ``unasked``, where there are such domains
+            (:func:`fedforget.data.shares.unasked`).
 
         Raises
         ------
@@ -119,7 +126,7 @@ class Suite:
                 continue
             found: list[Accuracy] = []
             names: list[str] = []
-            for domain in domains(self.config)[role]:
+            for domain in self._domains[role]:
                 one, name = self._domain(domain, role, split)
                 result["domains"][domain] = {"role": role, **asdict(one), "measure": name}
                 found.append(one)
@@ -134,7 +141,7 @@ class Suite:
         if "rouge" in parts:
             result["rouge"] = self._rouge(split)
         result["collapse"] = collapsed(result)
-        return result
+        return result | ({"unasked": self._unasked} if self._unasked else {})
 
     def _domain(self, domain: str, role: str, split: str) -> tuple[Accuracy, str]:
         """Measure one domain; returns what it was measured by, too."""
@@ -170,7 +177,7 @@ class Suite:
 
         result = {}
         for role in ROLES:
-            for domain in domains(self.config)[role]:
+            for domain in self._domains[role]:
                 questions = self._prepared(domain, role, split).questions
                 answers = generate(
                     self.backbone.model,

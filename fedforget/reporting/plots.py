@@ -105,6 +105,6 @@ def _figure(
         axes.axvline(forget["chance"], color="grey", linewidth=0.8, linestyle=":")
     axes.set_xlabel("forget accuracy (lower is better; dotted: chance)")
     axes.set_ylabel("retain accuracy (higher is better)")
-    if curves or before:
+    if axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize=8, frameon=False)
     return figure

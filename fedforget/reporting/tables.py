@@ -115,6 +115,8 @@ def chance_note(metrics: Mapping[str, Any], spread: str = " ± standard error") 
         if one.get("measure", "accuracy") != "accuracy"
     }
     note = f"Accuracy{spread} on the {metrics['split']} split. {'; '.join(parts)}."
+    if "unasked" in metrics:
+        note += f" Not measured, the run's data has no questions on it: {', '.join(metrics['unasked'])}."
     if other:
         note += f" In accuracy's place: {', '.join(f'{name} by {what}' for name, what in other.items())}."
     return note

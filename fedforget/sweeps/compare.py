@@ -10,7 +10,7 @@ from typing import Any
 
 from fedforget.config import MergeConfig, RunConfig
 from fedforget.errors import ConfigError, RunError, nearest
-from fedforget.evaluation import Suite, domains
+from fedforget.evaluation import Suite
 from fedforget.merging import calibrate_epsilon, merge, methods
 from fedforget.merging.registry import find
 from fedforget.pooling import pool
@@ -150,9 +150,9 @@ def compare(
     hardening = Hardening(summaries, replace(config.robust, check="off"))
     chosen = [variant(name, config, hardening.for_method("firm" if name == QP else name)) for name in names]
     seen = {one.name: hardening.for_method(one.method) for one in chosen}
-    if not domains(config)["forget"]:
-        raise RunError("the run has no forget domain, so there is no forgetting to match")
     select_before = suite.evaluate(split="select", parts=("forget",))["domains"]
+    if not select_before:
+        raise RunError("no forget domain of the run is measured, so there is no forgetting to match")
     result: dict[str, Any] = {
         "before": suite.evaluate(split="report") if before is None else dict(before),
         "select_before": select_before,

@@ -315,6 +315,8 @@ def test_inspection_counts_and_compares(files: dict[str, str], tmp_path: Path) -
     path.write_text(json.dumps({"question": example.prompt, "answer": example.text.strip()}))
     with pytest.raises(DataError, match="1 examples are both forgotten and retained, 'wmdp-bio-"):
         inspect(run(files, groups[0], ClientGroup("retain", "other", path=str(path))))
+    own = inspect(run(files, ClientGroup("forget", "other", path=str(path))))
+    assert (own.domains, own.unasked) == ((), ("other",))
 
 
 def test_partitions(files: dict[str, str]) -> None:

@@ -15,6 +15,7 @@ from fedforget.errors import DataError
 from fedforget.evaluation import Accuracy, Suite, collapsed, domains, evaluate
 from fedforget.evaluation.suite import mean
 from fedforget.models import Backbone
+from fedforget.reporting.tables import chance_note
 
 CONFIG = RunConfig(
     clients=[
@@ -72,6 +73,17 @@ def test_everything_is_measured_with_its_role(tiny_backbone: Backbone) -> None:
     assert found["retain"]["chance"] == 0.25
     assert found["perplexity"]["texts"] == 1
     assert found["split"] == "report"
+
+
+def test_a_clients_own_file_may_be_of_a_domain_that_the_data_has_no_questions_on(
+    tiny_backbone: Backbone,
+) -> None:
+    own = [ClientGroup("forget", "mine", path="mine.csv"), ClientGroup("retain", "birds", path="more.csv")]
+    source = Source()
+    source.domains = lambda: ["birds"]  # type: ignore[method-assign]
+    found = evaluate(tiny_backbone, source, replace(CONFIG, clients=own), parts=("forget", "retain"))
+    assert (list(found["domains"]), found["unasked"], "forget" in found) == (["birds"], ["mine"], False)
+    assert "no questions on it: mine." in chance_note(found)
 
 
 def test_only_the_forget_part(tiny_backbone: Backbone) -> None:
