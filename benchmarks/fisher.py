@@ -69,8 +69,8 @@ def main() -> None:
         f"{'selected down_proj':>20} {'batch':>5} {'naive s':>9} {'ours s':>9} {'ratio':>6} "
         f"{'naive MB':>9} {'ours MB':>9} {'share':>6}  result"
     )
-    for label, blocks in _selections(args.blocks):
-        names = [f"model.layers.{block}.mlp.down_proj.weight" for block in blocks]
+    for label, blocks, targets in _selections(args.blocks):
+        names = [f"model.layers.{block}.{target}.weight" for block in blocks for target in targets]
         for batch in args.batch:
             print(f"{label:>20} {batch:>5} {_compared(model, data, names, batch, args.repeats)}", flush=True)
 
@@ -89,14 +89,21 @@ def _model(blocks: int, width: int, tokens: int) -> nn.Module:
     return LlamaForCausalLM(config).eval().requires_grad_(False)
 
 
-def _selections(blocks: int) -> Iterator[tuple[str, list[int]]]:
-    """Yield the last block, three blocks from 1/6 of the depth as RMU trains, the first, and all."""
-    yield "last block", [blocks - 1]
-    yield "middle block", [blocks // 2]
+def _selections(blocks: int) -> Iterator[tuple[str, list[int], tuple[str, ...]]]:
+    """Yield a label, blocks and projections.
+
+    ``down_proj`` of the last block, a middle one, three from 1/6 of the depth as RMU trains, the first and all;
+    then all seven projections of all blocks.
+    """
+    down = ("mlp.down_proj",)
+    yield "last block", [blocks - 1], down
+    yield "middle block", [blocks // 2], down
     start = blocks // 6
-    yield f"blocks {start}-{start + 2}", [start, start + 1, start + 2]
-    yield "first block", [0]
-    yield "all blocks", list(range(blocks))
+    yield f"blocks {start}-{start + 2}", [start, start + 1, start + 2], down
+    yield "first block", [0], down
+    yield "all blocks", list(range(blocks)), down
+    attention = tuple(f"self_attn.{one}_proj" for one in "qkvo")
+    yield "all, 7 projections", list(range(blocks)), (*attention, "mlp.gate_proj", "mlp.up_proj", *down)
 
 
 def _compared(model: nn.Module, data: list[Tensor], names: list[str], batch: int, repeats: int) -> str:

@@ -110,8 +110,9 @@ def _add_squares(loss: Tensor, weights: Mapping[str, nn.Parameter], sums: Mappin
     def square(weight: Tensor) -> None:
         gradient, weight.grad = weight.grad, None
         assert gradient is not None  # the hook runs because there is one
+        squares = gradient.to(torch.float32).square_()  # the gradient is ours: nobody reads it after this
         for name in shared[weight]:
-            sums[name].add_(gradient.to(torch.float32).square())
+            sums[name].add_(squares)
             missing.pop(name)
 
     weights_once: list[Any] = list(shared)
