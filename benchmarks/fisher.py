@@ -92,7 +92,7 @@ def _model(blocks: int, width: int, tokens: int) -> nn.Module:
 def _selections(blocks: int) -> Iterator[tuple[str, list[int], tuple[str, ...]]]:
     """Yield a label, blocks and projections.
 
-    ``down_proj`` of the last block, a middle one, three from 1/6 of the depth as RMU trains, the first and all;
+    ``down_proj`` of the last block, a middle one, three from 1/6 of the depth as RMU trains, the first, all;
     then all seven projections of all blocks.
     """
     down = ("mlp.down_proj",)
