@@ -32,6 +32,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedforget.errors import SummaryError
 from fedforget.merging.selection import kept_count
 from fedforget.sparse_fisher import SparseFisher, index_dtype
 
@@ -82,6 +83,35 @@ def _bound(low: NDArray[np.float64], k: int, n: int) -> float:
 def missing(places: Tensor, sent: SparseFisher) -> Tensor:
     """Return the places that a client has not sent yet, ascending."""
     return places[~torch.isin(places, sent.indices, assume_unique=True)]
+
+
+def check_answer(sent: SparseFisher, values: Tensor, whole: bool, what: str) -> None:
+    """Refuse an answer that contradicts what a client sent first: the proof above rests on both.
+
+    Parameters
+    ----------
+    sent : SparseFisher
+        What the client sent first.
+    values : Tensor
+        One-dimensional: at :func:`missing`, or, where ``whole``, of the whole tensor.
+    what : str
+        Begins the message.
+
+    Raises
+    ------
+    SummaryError
+        A value is larger than what the client said it had left out at most, or another than it sent.
+    """
+    if whole:
+        places = sent.indices.long()
+        if not torch.equal(values[places], sent.values):
+            raise SummaryError(f"{what}: the whole tensor holds other values than were sent first")
+        values = values.index_fill(0, places, 0.0)
+    if values.numel() and not float(values.max()) <= sent.rest:
+        raise SummaryError(
+            f"{what}: {float(values.max()):g} is among the values asked for, and at most {sent.rest:g} was "
+            "said to be left out"
+        )
 
 
 def completed(places: Tensor, sent: SparseFisher, values: Tensor) -> SparseFisher:

@@ -21,7 +21,7 @@ from fedforget.errors import SummaryError
 from fedforget.files import read_json
 from fedforget.sparse_fisher import Coverage, Fisher, SparseFisher
 from fedforget.summaries import ClientSummary
-from fedforget.two_phase import candidates, completed, missing
+from fedforget.two_phase import candidates, check_answer, completed, missing
 from strategies.dispatch import Task, dispatch, raise_failures
 from strategies.roles import Assignment
 from strategies.spool import Spool, buckets_of
@@ -155,6 +155,7 @@ class _Half:
         fisher: dict[str, Fisher] = {}
         for weight, one in sent.items():
             places = self._wanted.places(weight, one.size)
+            check_answer(one, values[weight], places is None, f"{who}: Fisher {weight!r}")
             fisher[weight] = (
                 values[weight].reshape(one.shape)
                 if places is None

@@ -15,7 +15,7 @@ from fedforget.codecs.top import sparsify
 from fedforget.errors import SummaryError
 from fedforget.merging.selection import kept_count
 from fedforget.sparse_fisher import SparseFisher
-from fedforget.two_phase import candidates, completed, missing
+from fedforget.two_phase import candidates, check_answer, completed, missing
 
 
 def pooled(fishers: list[Tensor], dtype: torch.dtype = torch.float64) -> Tensor:
@@ -167,6 +167,22 @@ def test_hostile_exchanges_are_refused_or_harmless(data: st.DataObject) -> None:
     else:
         assert all(places is None or places.numel() <= 800 for places in found.values())
     assert "client 'a'" in told
+
+
+def test_an_answer_that_contradicts_the_first_trip_is_refused() -> None:
+    whole = torch.tensor([1.0, 5.0, 2.0, 4.0])
+    sent = sparsify(whole, 0.5)  # 5 and 4; the rest is 2
+    check_answer(sent, torch.tensor([2.0, 1.0]), False, "x")
+    check_answer(sent, torch.zeros(0), False, "x")
+    check_answer(sent, whole, True, "x")
+    for values, says in (
+        (torch.tensor([1.0, 2.5]), "x: 2.5 is among .* at most 2 was said"),
+        (torch.tensor([torch.nan]), "nan is among"),
+        (torch.tensor([1.0, 5.0, 3.0, 4.0]), "x: 3 is among"),
+        (torch.tensor([1.0, 5.0, 2.0, 4.5]), "holds other values than were sent first"),
+    ):
+        with pytest.raises(SummaryError, match=says):
+            check_answer(sent, values, values.numel() == 4, "x")
 
 
 def test_rest_is_checked() -> None:

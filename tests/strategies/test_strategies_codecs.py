@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -179,6 +180,26 @@ def test_a_wrong_second_answer_is_refused(config: RunConfig, tmp_path: Path) -> 
 
     firm = make_firm(config, tmp_path / "run")
     with pytest.raises(RunError, match=r"client 'forget-a-0' failed: .*decompresses to 1000 bytes, expected"):
+        firm.start(FakeGrid(train=train).mock)
+    assert not firm.spool.has("forget-a-0")
+
+
+def test_a_second_answer_that_contradicts_the_first_is_refused(config: RunConfig, tmp_path: Path) -> None:
+    config.communication.fisher = "two-phase"
+
+    def train(message: Message) -> list[Message]:
+        (reply,) = in_two_phases(message)
+        if message.metadata.message_type == protocol.VALUES and spec_in(message).id == "forget-a-0":
+            arrays = [np.frombuffer(one.data, np.uint8) for one in message.content[protocol.ARRAYS].values()]
+            manifest = str(message.content[protocol.CONFIG][protocol.MANIFEST])
+            places = unpack_places(arrays, manifest, SHAPES, "x")
+            sizes = {n: math.prod(SHAPES[n]) if at is None else at.numel() for n, at in places.items()}
+            buckets, manifest = pack_values({n: torch.full((k,), 1e9).bfloat16() for n, k in sizes.items()})
+            return [wire(message, [one.tobytes() for one in buckets], manifest)]
+        return [reply]
+
+    firm = make_firm(config, tmp_path / "run")
+    with pytest.raises(RunError, match=r"client 'forget-a-0' failed: .*(was said|were sent first)"):
         firm.start(FakeGrid(train=train).mock)
     assert not firm.spool.has("forget-a-0")
 
