@@ -82,6 +82,7 @@ def _result(name: str, reference: Any) -> tuple[Tensor, dict[str, Any]]:
     return delta.clone(), report
 
 
-@ray.remote(num_cpus=1)
+# A node may die: Ray gives what it was at, and what it alone held, to another one.
+@ray.remote(num_cpus=1, max_retries=3)
 def _merge_one(run: Merge, name: str) -> tuple[Tensor, dict[str, Any]]:
     return run.tensor(name)

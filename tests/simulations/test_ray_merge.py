@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import pytest
@@ -12,7 +13,7 @@ from ray.cluster_utils import Cluster
 from fedforget.errors import RunError, SummaryError
 from fedforget.merging import merge
 from fedforget.summaries import ClientSummary
-from simulations.ray_merge import over_ray
+from simulations.ray_merge import _stream, over_ray
 
 pytestmark = pytest.mark.integration
 
@@ -53,6 +54,21 @@ def test_bits_and_reports_are_those_of_a_local_merge(cluster, stored):
     shutil.rmtree(stored[1])
     with pytest.raises(SummaryError, match=r"c1/deltas\.safetensors: was there and cannot be opened"):
         list(over_ray(cluster)(clients, "sum"))
+
+
+def test_a_weight_whose_process_dies_is_merged_by_another(cluster, tmp_path):
+    class Dying:  # defined here, so that it travels by value
+        names = ("a",)
+
+        def tensor(self, name):
+            died = tmp_path / name
+            if not died.exists():
+                died.touch()
+                os._exit(1)
+            return torch.ones(2), {"name": name}
+
+    ((name, delta, report),) = _stream(Dying(), cluster)
+    assert (name, delta.tolist(), report) == ("a", [1.0, 1.0], {"name": "a"})
 
 
 def test_no_cluster_is_told_in_a_sentence(stored, monkeypatch):
