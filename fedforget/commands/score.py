@@ -81,6 +81,8 @@ def score(
     if not suite:
         raise ConfigError(["--suite: say which, e.g. --suite tofu"])
     suites = [find_suite(name) for name in grid(suite, "--suite")]
+    if reference is not None and not any(one.reference for one in suites):
+        raise ConfigError([f"--reference: suite {suite!r} compares with no reference model"])
     if split not in ("all", "report"):
         raise ConfigError([f"--split: {split!r} is neither 'all' nor 'report'"])
     run, config = _source(target, overrides or [])

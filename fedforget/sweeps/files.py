@@ -9,6 +9,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from fedforget.errors import RunError
 from fedforget.files import read_json, write_json
 from fedforget.measured import rouge
 from fedforget.runs import RunDirectory
@@ -22,9 +23,20 @@ _FACTS = ("norm", "base_damage", "mean_damage", "largest_damage", "projected", "
 
 
 def results(run: RunDirectory) -> list[dict[str, Any]]:
-    """Return what ``sweep.json`` holds, empty if there is none."""
+    """Return what ``sweep.json`` holds, empty if there is none.
+
+    Raises
+    ------
+    RunError
+        The file is not what a sweep writes.
+    """
     path = run.path / "sweep.json"
-    return list(read_json(path)["settings"]) if path.is_file() else []
+    if not path.is_file():
+        return []
+    content = read_json(path)
+    if not isinstance(content, dict) or not isinstance(content.get("settings"), list):
+        raise RunError(f"{path}: holds no settings of a sweep; restore it, or remove it and sweep again")
+    return list(content["settings"])
 
 
 def key_of(result: Result) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fedforget.codecs import Instruction, pack, unpack
-from fedforget.errors import ConfigError, SummaryError
+from fedforget.errors import ConfigError, RunError, SummaryError
 from fedforget.files import plain, read_json
 from fedforget.runs import RunDirectory
 from fedforget.summaries import ClientSummary
@@ -111,6 +111,13 @@ def test_an_interrupted_sweep_goes_on_where_it_was(
     assert len(sweep(stored_run, ["firm"], AXES)) == 4
     assert len(again) == 2
     assert not set(map(str, again)) & set(map(str, measured))
+
+
+def test_a_sweep_file_that_is_none(stored_run: RunDirectory) -> None:
+    for content in ("[]", '{"settings": 1}', '{"settings": ['):
+        (stored_run.path / "sweep.json").write_text(content)
+        with pytest.raises(RunError, match=r"sweep\.json: "):
+            results(stored_run)
 
 
 def test_a_setting_given_twice_is_measured_once(stored_run: RunDirectory) -> None:
