@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from fedforget.checks.ranges import at_least, one_of, positive
 from fedforget.errors import nearest
 from fedforget.sequential.config import METHODS, SequentialRunConfig
-from fedforget.sweeps.ranges import at_least, one_of, positive
 
 ALGORITHMS = ("kmeans", "agglomerative", "spectral")
 METRICS = ("cosine", "euclidean")

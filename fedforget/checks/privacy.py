@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from fedforget.checks.ranges import at_least
 from fedforget.config import RunConfig
 from fedforget.defence_config import PrivacyConfig
-from fedforget.sweeps.ranges import at_least
 
 
 def privacy_problems(config: RunConfig) -> list[str]:

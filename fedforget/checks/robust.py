@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
+from fedforget.checks.ranges import at_least, one_of, positive
 from fedforget.config import RunConfig
 from fedforget.merging import methods
 from fedforget.robust.hardening import GEOMETRIC, TRIMMED, fewest
-from fedforget.sweeps.ranges import at_least, one_of, positive
 
 POOLS = ("mean", TRIMMED, GEOMETRIC)
 # Exact for the mean of a domain's Fishers, or for none.

@@ -8,6 +8,7 @@ from typing import Any
 
 from fedforget import quorum
 from fedforget.checks.privacy import privacy_problems
+from fedforget.checks.ranges import at_least, one_of, positive
 from fedforget.checks.robust import robust_problems
 from fedforget.config import (
     ClientGroup,
@@ -25,7 +26,6 @@ from fedforget.merging import methods
 from fedforget.merging.registry import find
 from fedforget.objectives import needs_retain, objective
 from fedforget.sweeps.matching import QP
-from fedforget.sweeps.ranges import at_least, one_of, positive
 
 PRECISIONS = ("fp32", "bf16", "nf4")
 SOLVERS = ("exact", "increase-only")

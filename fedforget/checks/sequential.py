@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from fedforget.checks.methods import method_contradictions
+from fedforget.checks.ranges import at_least, one_of, positive
 from fedforget.checks.run import DEVICES
 from fedforget.sequential.config import KIND, SequentialRunConfig
 from fedforget.summaries import is_client_id
-from fedforget.sweeps.ranges import at_least, one_of, positive
 
 MODULE_KINDS = ("lora", "dora", "ia3")
 REQUEST_KINDS = ("uniform", "bursts", "skewed", "withdrawal", "adversarial")

@@ -110,22 +110,14 @@ def match(
     """
     from fedforget.runs import RunDirectory
     from fedforget.sweeps.files import results
-    from fedforget.sweeps.matched import RULES, match_sweep
-    from fedforget.sweeps.studies import write_match
+    from fedforget.sweeps.matched import RULES
+    from fedforget.sweeps.studies import StudyMatch, match_run, write_match
 
     if rule not in RULES:
         raise ConfigError([f"--rule: {rule!r} is neither {' nor '.join(map(repr, RULES))}"])
     directory = RunDirectory(run)
-    merge = directory.config.merge
-    found = match_sweep(
-        results(directory),
-        reference,
-        curve or (),
-        rule=rule,
-        utility=utility,
-        tolerance=tolerance,
-        own={"alpha": merge.alpha, "solver": merge.solver, "eps0": merge.eps0},
-    )
+    asked = StudyMatch(reference, list(curve or ()), rule, utility, tolerance)
+    found = match_run(directory, results(directory), asked)
     for table in write_match(directory.path, found):
         show(table)
 

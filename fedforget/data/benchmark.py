@@ -204,7 +204,7 @@ class CombinedData:
                 if isinstance(data, Benchmark) and data.has(domain):
                     return data
         names = " and ".join(repr(name) for name, _ in self._families)
-        check_domain(domain, self.domains(), f"families {names}")
+        check_domain(domain, self.domains(), f"the data of {names}")
         return self._by_domain[domain]
 
     def family(self, name: str) -> Data:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
+from fedforget.checks.ranges import one_of
 from fedforget.config import RunConfig
 from fedforget.errors import ConfigError, RunError, nearest
 from fedforget.files import atomic_path, write_json
@@ -21,7 +22,7 @@ from fedforget.runs import RunDirectory
 from fedforget.schemas import Cleaner
 from fedforget.summaries import ClientSummary
 from fedforget.sweeps.files import to_csv
-from fedforget.sweeps.matched import match_sweep
+from fedforget.sweeps.matched import RULES, match_sweep
 from fedforget.sweeps.settings import Setting, expand, grid
 from fedforget.sweeps.sweep import grid_settings, measure_all
 
@@ -92,6 +93,8 @@ def find_study(name: str) -> Study:
     study.name = study.name or path.stem
     for i, one in enumerate(study.grids):
         problems += [f"grids[{i}]: {problem}" for problem in _problems(one)]
+    for i, asked in enumerate(study.matches):
+        problems += one_of(f"matches[{i}].rule", asked.rule, RULES)
     if not study.grids:
         problems.append("grids: name at least one grid of settings")
     if problems:
@@ -105,6 +108,8 @@ def _problems(one: StudyGrid) -> Iterator[str]:
         lambda: _counts(one.forget_domains, "forget_domains"),
         lambda: _counts(one.retain_clients, "retain_clients"),
     ]
+    if not one.methods:
+        yield "methods: name at least one merge method"
     for check in checks:
         try:
             check()
@@ -220,12 +225,7 @@ def run_study(
         for split in splits
         for one in measure_all(run, settings, split=split, workers=workers, progress=progress)
     ]
-    matches = [
-        match_sweep(
-            found, one.reference, one.curves, rule=one.rule, utility=one.utility, tolerance=one.tolerance
-        )
-        for one in study.matches
-    ]
+    matches = [match_run(run, found, one) for one in study.matches]
     tables = [
         study_table(study.title, study.source, found),
         *(t for one in matches for t in matched_tables(one)),
@@ -237,6 +237,20 @@ def run_study(
     plots.save(plots.sweep_figure(found, run.metrics.get("before")), folder / f"{study.name}.png")
     _write_page(folder / f"{study.name}.md", tables)
     return tables
+
+
+def match_run(run: RunDirectory, found: Sequence[Mapping[str, Any]], asked: StudyMatch) -> dict[str, Any]:
+    """Match settings of a run; what a curve's name leaves out is as in the run's ``merge`` section."""
+    merge = run.config.merge
+    return match_sweep(
+        found,
+        asked.reference,
+        asked.curves,
+        rule=asked.rule,
+        utility=asked.utility,
+        tolerance=asked.tolerance,
+        own={"alpha": merge.alpha, "solver": merge.solver, "eps0": merge.eps0},
+    )
 
 
 def write_match(folder: Path, found: dict[str, Any]) -> list[Table]:

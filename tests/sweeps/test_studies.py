@@ -128,6 +128,11 @@ def test_one_command_gives_a_table(
         ("grids: [{methods: [firmm]}]", r"grids\[0\]: unknown merge method 'firmm'"),
         ("grids: [{methods: [firm], axes: {gama: '1'}}]", "has a parameter 'gama'"),
         ("grids: [{methods: [firm], retain_clients: '0'}]", "retain_clients: '0' is not a list of whole"),
+        ("grids: [{axes: {gamma: '1'}}]", r"grids\[0\]: methods: name at least one merge method"),
+        (
+            "{grids: [{methods: [avg]}], matches: [{rule: seperate}]}",
+            r"matches\[0\]\.rule: 'seperate' is not one of joint, separate \(did you mean 'separate'\?\)",
+        ),
         ("grids: [{methods: [avg], epsilon_fraction: 0.3}]", "epsilon_fraction: goes with the method firm"),
     ],
 )
