@@ -25,6 +25,15 @@ def measures(metrics: Mapping[str, Any], roles: Sequence[str] = ROLES) -> dict[s
     return found | rouge(metrics, roles)
 
 
+def no_accuracies(metrics: Mapping[str, Any]) -> dict[str, str]:
+    """Return what stands in accuracy's place, per domain that is measured by something else."""
+    return {
+        domain: one["measure"]
+        for domain, one in metrics.get("domains", {}).items()
+        if one.get("measure", "accuracy") != "accuracy"
+    }
+
+
 def rouge(metrics: Mapping[str, Any], roles: Sequence[str] = ROLES) -> dict[str, float]:
     """Return the ROUGE-L recall of each domain of some roles, as ``ROUGE-L <domain>``, where it was taken."""
     domains = metrics.get("rouge", {})

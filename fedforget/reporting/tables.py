@@ -10,6 +10,7 @@ from typing import Any
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from fedforget.measured import no_accuracies
 from fedforget.sweeps.files import varied
 
 ROLES = ("forget", "retain", "held_out")
@@ -109,11 +110,7 @@ def chance_note(metrics: Mapping[str, Any], spread: str = " ± standard error") 
         for role in ROLES
         if role in metrics
     ]
-    other = {
-        domain: one["measure"]
-        for domain, one in metrics.get("domains", {}).items()
-        if one.get("measure", "accuracy") != "accuracy"
-    }
+    other = no_accuracies(metrics)
     note = f"Accuracy{spread} on the {metrics['split']} split. {'; '.join(parts)}."
     if "unasked" in metrics:
         note += f" Not measured, the run's data has no questions on it: {', '.join(metrics['unasked'])}."

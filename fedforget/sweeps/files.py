@@ -11,7 +11,7 @@ from filelock import FileLock
 
 from fedforget.errors import RunError
 from fedforget.files import read_json, write_json
-from fedforget.measured import rouge
+from fedforget.measured import no_accuracies, rouge
 from fedforget.runs import RunDirectory
 from fedforget.sweeps.frontier import pareto
 from fedforget.sweeps.settings import Setting
@@ -110,6 +110,7 @@ def to_csv(found: Sequence[Result]) -> str:
             "perplexity",
             "collapse",
             "pareto",
+            "in_place_of_accuracy",
             *_FACTS,
             *(f"accuracy_{name}" for name in domains),
             *generated,
@@ -122,6 +123,7 @@ def to_csv(found: Sequence[Result]) -> str:
         row += [metrics.get(role, {}).get(key, "") for role, key in roles]
         row += [metrics.get("perplexity", {}).get("perplexity", ""), " ".join(metrics["collapse"])]
         row.append("" if best is None else str(best).lower())
+        row.append("; ".join(f"{name}: {what}" for name, what in no_accuracies(metrics).items()))
         facts = {**merge, "merge_seconds": one.get("seconds", {}).get("merge", "")}
         row += [_cell(facts.get(name)) for name in _FACTS]
         row += [metrics.get("domains", {}).get(name, {}).get("accuracy", "") for name in domains]

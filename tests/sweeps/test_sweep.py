@@ -195,3 +195,7 @@ def test_csv_marks_the_frontier_of_each_split() -> None:
     rows = list(csv.DictReader(io.StringIO(to_csv(found))))
     assert [row["pareto"] for row in rows] == ["true", "false", "true"]
     assert [row["accuracy_herbs"] for row in rows] == ["0.5", "0.6", "0.4"]
+    assert {row["in_place_of_accuracy"] for row in rows} == {""}
+    found[0]["metrics"]["domains"]["herbs"]["measure"] = "ROUGE-L F1"
+    first = next(csv.DictReader(io.StringIO(to_csv(found))))
+    assert first["in_place_of_accuracy"] == "herbs: ROUGE-L F1"
