@@ -48,6 +48,7 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--batch", type=int, nargs="+", default=[1], help="sequences in one pass (fp32)")
+    parser.add_argument("--recompute", action="store_true", help="ours computes activations again")
     parser.add_argument("--dtype", choices=_DTYPES, default="fp32")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1)
@@ -72,7 +73,7 @@ def main() -> None:
     for label, blocks, targets in _selections(args.blocks):
         names = [f"model.layers.{block}.{target}.weight" for block in blocks for target in targets]
         for batch in args.batch:
-            print(f"{label:>20} {batch:>5} {_compared(model, data, names, batch, args.repeats)}", flush=True)
+            print(f"{label:>20} {batch:>5} {_compared(model, data, names, batch, args)}", flush=True)
 
 
 def _model(blocks: int, width: int, tokens: int) -> nn.Module:
@@ -106,13 +107,16 @@ def _selections(blocks: int) -> Iterator[tuple[str, list[int], tuple[str, ...]]]
     yield "all, 7 projections", list(range(blocks)), (*attention, "mlp.gate_proj", "mlp.up_proj", *down)
 
 
-def _compared(model: nn.Module, data: list[Tensor], names: list[str], batch: int, repeats: int) -> str:
+def _compared(
+    model: nn.Module, data: list[Tensor], names: list[str], batch: int, args: argparse.Namespace
+) -> str:
     def ours() -> dict[str, Tensor]:
         given = [{"input_ids": ids} for ids in data]
-        return empirical_fisher(model, given, names, len(data), dtype=torch.float32, batch=batch)
+        options = {"dtype": torch.float32, "batch": batch, "recompute": args.recompute}
+        return empirical_fisher(model, given, names, len(data), **options)
 
     naive, fast = _measured(
-        [lambda: _naive(model, data, names), ours], repeats, next(model.parameters()).device
+        [lambda: _naive(model, data, names), ours], args.repeats, next(model.parameters()).device
     )
     off = max(float((fast.result[n] - naive.result[n]).norm() / naive.result[n].norm()) for n in names)
     same = "same bits" if off == 0.0 else f"off by {off:.1e}"

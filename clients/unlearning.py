@@ -266,7 +266,12 @@ class UnlearningClient(NumPyClient):
         sequences = encode(reference.tokenizer, examples[: settings.num_sequences], settings.max_length)
         one_by_one = batches(sequences, pad_id(reference.tokenizer))
         return empirical_fisher(
-            reference.model, one_by_one, names, settings.num_sequences, batch=settings.batch
+            reference.model,
+            one_by_one,
+            names,
+            settings.num_sequences,
+            batch=settings.batch,
+            recompute=settings.recompute,
         )
 
     @torch.no_grad()

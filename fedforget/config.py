@@ -127,6 +127,9 @@ class FisherConfig:
     # Sequences in one pass. Above 1 the result is equal up to rounding, not to the bit; only for fp32
     # weights, and meant for GPUs: on a CPU it is slower (docs/fisher.md).
     batch: int = 1
+    # Keep the inputs of decoder blocks alone and compute the rest again on the way back: the same bits
+    # with less memory, in more time.
+    recompute: bool = False
 
 
 @dataclass

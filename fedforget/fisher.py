@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from fedforget.errors import DataError, ModelError, nearest
 from fedforget.fisher_batch import add_squares
+from fedforget.recompute import blocks_recomputed
 
 _IGNORED = -100
 
@@ -31,6 +32,7 @@ def empirical_fisher(
     *,
     dtype: torch.dtype = torch.bfloat16,
     batch: int = 1,
+    recompute: bool = False,
 ) -> dict[str, Tensor]:
     """Compute the empirical Fisher diagonal of a few weight tensors.
 
@@ -57,6 +59,9 @@ def empirical_fisher(
         Sequences in one pass. With 1, the result is that of a full backward pass per sequence, to
         the bit. Above, it is so up to rounding, for fp32 weights of linear layers alone, and
         meant for GPUs; see :mod:`fedforget.fisher_batch`.
+    recompute : bool
+        Keep the inputs of decoder blocks alone, and compute the rest again on the way back: the same bits
+        with less memory, in more time. For one sequence in a pass.
 
     Returns
     -------
@@ -78,12 +83,15 @@ def empirical_fisher(
         )
     if batch < 1:
         raise DataError(f"fisher.batch: {batch} sequences in one pass; take at least one")
+    if batch > 1 and recompute:
+        raise DataError("fisher.recompute: works on one sequence at a time; set fisher.batch to 1")
     device = next(iter(weights.values())).device
     sums = {
         name: torch.zeros(weight.shape, dtype=torch.float32, device=device)
         for name, weight in weights.items()
     }
-    with _only_differentiable(model, weights):
+    sparing = blocks_recomputed(model) if recompute else contextlib.nullcontext()
+    with _only_differentiable(model, weights), sparing:
         sequences = _with_targets(_cycle(batches, num_sequences))
         while batch > 1 and (group := list(itertools.islice(sequences, batch))):
             add_squares(model, weights, group, sums)

@@ -27,6 +27,7 @@ CASES = [
     ("model.device=gpu", "model.device: 'gpu' is not one of"),
     ("fisher.batch=2 model.fisher_precision=bf16", "fisher.batch: a batch is told apart in fp32 alone"),
     ("fisher.batch=0", "fisher.batch"),
+    ("fisher.batch=2 fisher.recompute=true", "works on one sequence at a time"),
     ("model.precision=nf4", "model.fisher_precision: NF4 weights have no gradient"),
     ("lora.r=0", "lora.r: 0 is less than 1"),
     ("lora.alpha=0", "lora.alpha: 0.0 is not a positive number"),

@@ -107,6 +107,27 @@ def test_a_tied_weight_has_one_fisher_under_both_names(tiny_backbone: Backbone) 
     assert found[names[0]].max() > 0
 
 
+def test_recomputed_activations_give_the_same_bits_and_are_not_kept(tiny_backbone: Backbone) -> None:
+    model, kept = tiny_backbone.model, [0, 0]
+    expected = fisher(model, [padded(SEQUENCES)], 3)
+
+    def pack(tensor: Tensor, which: int) -> Tensor:
+        kept[which] += tensor.numel()
+        return tensor
+
+    def measured(which: int, recompute: bool) -> dict[str, Tensor]:
+        with torch.autograd.graph.saved_tensors_hooks(lambda one: pack(one, which), lambda one: one):
+            return fisher(model, [padded(SEQUENCES)], 3, recompute=recompute)
+
+    measured(0, False)
+    found = measured(1, True)
+    assert all(torch.equal(found[name], expected[name]) for name in NAMES)
+    assert kept[1] < 0.5 * kept[0]
+    assert not any("forward" in vars(block) for block in model.model.layers)
+    with pytest.raises(DataError, match=r"fisher\.recompute: works on one sequence at a time"):
+        fisher(model, [padded(SEQUENCES)], 3, recompute=True, batch=2)
+
+
 def test_only_the_selected_weights_are_differentiated(tiny_backbone: Backbone) -> None:
     """Blocks below the lowest selected weight keep nothing for a backward pass."""
     graphs: list[bool] = []

@@ -287,6 +287,8 @@ def _rest(config: RunConfig) -> list[str]:
     problems += at_least("fisher.batch", config.fisher.batch, 1)
     own, other = config.model.precision, config.model.fisher_precision
     reference = own if other == "same" else other
+    if config.fisher.batch > 1 and config.fisher.recompute:
+        problems.append("fisher.recompute: works on one sequence at a time; set fisher.batch to 1")
     if config.fisher.batch > 1 and reference == "bf16":
         problems.append(
             "fisher.batch: a batch is told apart in fp32 alone, and the Fisher is taken at a bf16 copy; "

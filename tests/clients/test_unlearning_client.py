@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from clients import kept_fishers
+from clients import kept_fishers, unlearning
 from clients.unlearning import UnlearningClient
 from fedforget import protocol
 from fedforget.adapters import adapted_weights
@@ -86,11 +86,21 @@ def test_a_private_client_sends_noise_of_its_own_and_no_figures(config: RunConfi
         UnlearningClient(config, specs(config)["forget-herbs-0"]).evaluate([], {})
 
 
-def test_the_fisher_is_that_of_the_untrained_backbone(config: RunConfig) -> None:
-    """More training changes the task vector, not the Fisher."""
+def test_the_fisher_is_that_of_the_untrained_backbone(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More training changes the task vector, not the Fisher; nor does computing activations again."""
     short = summary(config, "retain-birds-0")
-    config.retain.training.steps = 5
+    config.retain.training.steps, config.fisher.recompute = 5, True
+    asked: list[bool] = []
+    taken = unlearning.empirical_fisher
+    monkeypatch.setattr(
+        unlearning,
+        "empirical_fisher",
+        lambda *given, **options: asked.append(options["recompute"]) or taken(*given, **options),
+    )
     long = summary(config, "retain-birds-0")
+    assert asked == [True]
     assert all(torch.equal(short.fisher[name], long.fisher[name]) for name in short.fisher)
     assert any(not torch.equal(short.deltas[n].dense(), long.deltas[n].dense()) for n in short.deltas)  # type: ignore[union-attr]
 
