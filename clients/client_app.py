@@ -12,6 +12,7 @@ from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 
 from clients import identity, sequential_messages
+from clients.progress import told
 from fedforget import protocol
 from fedforget.codecs import RAW, Bucket
 from fedforget.config import ClientSpec, RunConfig
@@ -114,7 +115,7 @@ def fit(message: Message, context: Context, make: Make) -> Message:
     Arrays travel as raw bytes, one Flower ``Array`` per bucket, in the order of the list.
     """
     config, spec, record = identity.resolve(message, context)
-    with _naming(spec):
+    with _naming(spec), told(spec.id, context, f"training ({spec.role}, domain {spec.domain})"):
         buckets, count, metrics = make(config, spec, threads(record, config)).fit(
             _buckets(message), dict(record)
         )
@@ -143,7 +144,7 @@ def _naming(spec: ClientSpec) -> Iterator[None]:
 
 
 def _buckets(message: Message) -> list[Bucket]:
-    record = message.content.array_records.get(protocol.ARRAYS, ArrayRecord())
+    record = protocol.record_in(message.content, protocol.ARRAYS, ArrayRecord) or ArrayRecord()
     return [np.frombuffer(array.data, np.uint8) for array in record.values()]
 
 

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from flwr.app import Context, Message
+from flwr.app import ConfigRecord, Context, Message
 
 from fedforget import protocol
 from fedforget.config import ClientSpec, RunConfig
@@ -26,7 +26,7 @@ def request(message: Message) -> tuple[RunConfig, ClientSpec | None, Mapping[str
     ConfigError
         The configuration is not one that this version reads.
     """
-    record = message.content.config_records.get(protocol.CONFIG)
+    record = protocol.record_in(message.content, protocol.CONFIG, ConfigRecord)
     if record is None or not isinstance(record.get(protocol.RUN_CONFIG), str):
         raise RunError(
             "the message carries no run configuration; does the server run this version of fedforget?"

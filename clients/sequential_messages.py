@@ -10,6 +10,7 @@ import numpy as np
 import yaml
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
+from clients.progress import told
 from fedforget import protocol
 from fedforget.codecs import RAW
 from fedforget.errors import FedForgetError, RunError
@@ -28,7 +29,7 @@ class SequentialClientError(Exception):
 
 def concerns(message: Message) -> bool:
     """Tell whether a message's configuration is that of a FedSGT run."""
-    record = message.content.config_records.get(protocol.CONFIG, ConfigRecord())
+    record = protocol.record_in(message.content, protocol.CONFIG, ConfigRecord) or ConfigRecord()
     try:
         raw = yaml.safe_load(str(record.get(protocol.RUN_CONFIG, "")))
     except yaml.YAMLError:
@@ -76,8 +77,8 @@ def ascend(message: Message, context: Context) -> Message:
 
 
 def _fit(message: Message, context: Context, make: type[SequentialClient]) -> Message:
-    arrays = message.content.array_records.get(protocol.ARRAYS, ArrayRecord())
-    with _client(message, context, make) as (client, record):
+    arrays = protocol.record_in(message.content, protocol.ARRAYS, ArrayRecord) or ArrayRecord()
+    with _client(message, context, make) as (client, record), told(client.client_id, context, "training"):
         modules = [np.frombuffer(array.data, np.uint8) for array in arrays.values()]
         buckets, count, metrics = client.fit(modules, dict(record))
     seconds = float(metrics.pop("train-seconds", 0.0))
@@ -124,7 +125,7 @@ def _client(
 
 
 def _request(message: Message) -> tuple[SequentialRunConfig, Mapping[str, Any]]:
-    record = message.content.config_records.get(protocol.CONFIG)
+    record = protocol.record_in(message.content, protocol.CONFIG, ConfigRecord)
     if record is None or not isinstance(record.get(protocol.RUN_CONFIG), str):
         raise RunError(
             "the message carries no run configuration; does the server run this version of fedforget?"

@@ -9,11 +9,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from fedforget.config import ClientSpec
 from fedforget.errors import RunError
 from fedforget.runs import versions
+
+Record = TypeVar("Record")
 
 DESCRIBE = "query.describe"  # every node: who are you?
 UNLEARN = "train.unlearn"  # one logical client: train, and send the summary
@@ -38,6 +40,23 @@ CLIENTS = "clients"  # ClientSpecs as a JSON list: those that the node declares
 MANIFEST = "manifest"
 FINGERPRINT = "fingerprint"
 DIGEST = "fisher-digest"  # of the Fisher that a client keeps for a second phase; also in the request
+
+
+def record_in(content: Mapping[str, Any], name: str, kind: type[Record]) -> Record | None:
+    """Return a record of a message's content; None where it is not there, or of another kind.
+
+    The views that Flower offers for this (``content.array_records``) refer to themselves: they keep the
+    message, with all its arrays, until the garbage collector comes by, which can be many messages later.
+
+    Parameters
+    ----------
+    content : mapping of str to record
+    name : str
+    kind : type
+        Flower's ArrayRecord, MetricRecord or ConfigRecord.
+    """
+    found = content.get(name)
+    return found if isinstance(found, kind) else None
 
 
 def spec_to_json(spec: ClientSpec) -> str:

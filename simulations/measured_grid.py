@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.serde import recorddict_to_proto
 
 from fedforget import protocol
@@ -45,7 +45,7 @@ class MeasuredGrid(InlineGrid):
             if reply.has_error():
                 continue
             self.bytes_received += content_bytes(reply.content)
-            info = reply.content.config_records.get(protocol.INFO)
+            info = protocol.record_in(reply.content, protocol.INFO, ConfigRecord)
             if info and info.get(words.RESULTS):
                 done = words.done_from_json(str(info[words.RESULTS]))
                 self.participations += 1

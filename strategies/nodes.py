@@ -61,7 +61,7 @@ def describe(
     text = to_yaml(config)
 
     def keep(key: str, reply: Message) -> None:
-        info = reply.content.config_records.get(protocol.INFO)
+        info = protocol.record_in(reply.content, protocol.INFO, ConfigRecord)
         if info is None:
             raise RunError(f"{key} answered without a description; does it run this version of fedforget?")
         found[reply.metadata.src_node_id] = Description.from_properties(info)

@@ -51,7 +51,7 @@ def mean_losses(replies: Iterable[Message], roles: Mapping[int, str]) -> MetricR
         if reply.has_error():
             continue
         record = reply.content[protocol.METRICS]
-        info = reply.content.config_records.get(protocol.INFO, ConfigRecord())
+        info = protocol.record_in(reply.content, protocol.INFO, ConfigRecord) or ConfigRecord()
         role = str(info.get("role", roles.get(reply.metadata.src_node_id, "")))
         count, loss = int(record["num-examples"]), float(record["loss"])  # type: ignore[arg-type]
         total, seen = totals.get(role, (0.0, 0))

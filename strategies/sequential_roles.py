@@ -140,7 +140,7 @@ def ask_slices(
     own: list[str] = []
 
     def keep(name: str, reply: Message) -> None:
-        info = reply.content.config_records.get(protocol.INFO, ConfigRecord())
+        info = protocol.record_in(reply.content, protocol.INFO, ConfigRecord) or ConfigRecord()
         declared = words.slices_from_json(str(info.get(words.DECLARED)), name)
         if embeddings:
             vectors = _vectors(str(info.get(words.EMBEDDINGS)))

@@ -101,12 +101,12 @@ class ResultSpool:
         FedForgetError
             The reply holds other results than were asked for, or unusable ones.
         """
-        info = reply.content.config_records.get(protocol.INFO, ConfigRecord())
+        info = protocol.record_in(reply.content, protocol.INFO, ConfigRecord) or ConfigRecord()
         missing = [sha for sha in str(info.get(words.MISSING, "")).split() if sha]
         if missing:
             return {"missing": missing}
         done = words.done_from_json(str(info.get(words.RESULTS)))
-        record = reply.content.array_records.get(protocol.ARRAYS, ArrayRecord())
+        record = protocol.record_in(reply.content, protocol.ARRAYS, ArrayRecord) or ArrayRecord()
         arrays = list(record.values())
         requests = list(asked)
         if [one.prefix for one in done] != [r.work.prefix for r in requests] or len(arrays) != len(done):
@@ -114,7 +114,7 @@ class ResultSpool:
         size = 0
         for request, one, array in zip(requests, done, arrays, strict=True):
             size += self._keep(request, one, array)
-        metrics = reply.content.metric_records.get(protocol.METRICS, MetricRecord())
+        metrics = protocol.record_in(reply.content, protocol.METRICS, MetricRecord) or MetricRecord()
         seconds = metrics.get("train-seconds", 0.0)
         return {"bytes": size, "seconds": float(seconds) if isinstance(seconds, int | float) else 0.0}
 

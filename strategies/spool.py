@@ -77,8 +77,8 @@ class Spool:
         if spec.id in self.received:
             log(WARNING, "Ignored a second summary of %s", who)
             return
-        info = reply.content.config_records.get(protocol.INFO, ConfigRecord())
-        arrays = reply.content.array_records.get(protocol.ARRAYS)
+        info = protocol.record_in(reply.content, protocol.INFO, ConfigRecord) or ConfigRecord()
+        arrays = protocol.record_in(reply.content, protocol.ARRAYS, ArrayRecord)
         if arrays is None or not isinstance(info.get(protocol.MANIFEST), str):
             raise SummaryError(f"{who}: its reply holds no summary")
         fingerprint = str(info.get(protocol.FINGERPRINT))
@@ -91,7 +91,7 @@ class Spool:
         summary = unpack(buckets, manifest, client=spec.id, shapes=self._shapes)
         told = self.asked.get(spec.id, Instruction())
         self._check(spec, summary, (told.coverage,) if told.first else (WHOLE, told.coverage))
-        metrics = reply.content.metric_records.get(protocol.METRICS, MetricRecord())
+        metrics = protocol.record_in(reply.content, protocol.METRICS, MetricRecord) or MetricRecord()
         facts = {
             # The client's own figures first: they take the place of nothing that is measured here.
             **{key: value for key, value in metrics.items() if isinstance(value, int | float)},

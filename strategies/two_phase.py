@@ -142,8 +142,8 @@ class _Half:
 
     def complete(self, reply: Message) -> tuple[ClientSummary, dict[str, Any]]:
         who = f"client {self.first.client_id!r}"
-        info = reply.content.config_records.get(protocol.INFO, ConfigRecord())
-        arrays = reply.content.array_records.get(protocol.ARRAYS, ArrayRecord())
+        info = protocol.record_in(reply.content, protocol.INFO, ConfigRecord) or ConfigRecord()
+        arrays = protocol.record_in(reply.content, protocol.ARRAYS, ArrayRecord) or ArrayRecord()
         buckets = buckets_of(who, arrays)
         sent = {weight: _sparse(self.first, weight) for weight in self.first.fisher}
         counts = {weight: self.request.count(weight) for weight in sent}
