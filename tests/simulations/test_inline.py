@@ -38,7 +38,7 @@ def test_the_run_directory_is_complete(done: RunDirectory) -> None:
     assert len(record["backbone"]["fingerprint"]) == 64
     assert sorted(record["summaries"]) == CLIENTS
     assert sorted(p.name for p in done.path.iterdir() if not p.name.startswith(".")) == [
-        "log.jsonl", "merged", "metrics.json", "report.html", "run.json", "summaries",
+        "log.jsonl", "merged", "metrics.json", "metrics.prom", "report.html", "run.json", "summaries",
     ]  # fmt: skip
     assert set(done.metrics) == {"before", "after"}
     assert done.metrics["after"]["domains"].keys() == {"herbs", "stars", "birds"}
