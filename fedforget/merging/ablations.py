@@ -137,7 +137,10 @@ def _norms(s: Sensitivities, p: FirmBaseParameters) -> tuple[Sensitivities, floa
         return fisher, squares(_masked(s, p, start, stop))
 
     both = s.layout.map(s.sources, block)
-    return s.unread(), sum(fisher for fisher, _ in both), sum(mask for _, mask in both)
+    norms = sum(fisher for fisher, _ in both), sum(mask for _, mask in both)
+    if not all(math.isfinite(norm) for norm in norms):
+        s.check()
+    return s.unread(), *norms
 
 
 def _masked(s: Sensitivities, p: FirmBaseParameters, start: int, stop: int) -> Tensor:

@@ -16,9 +16,6 @@ from fedforget.merging.sensitivities import BaseBlock, Sensitivities, base_block
 from fedforget.parameters import Scaled, fraction, positive
 from fedforget.projection import project, solved_budget
 
-# A coordinate whose weights sum to less than this many eps0 loses more than 1 % to the stabiliser.
-_ATTENUATED = 99.0
-
 
 @dataclass(frozen=True)
 class FirmBaseParameters(Scaled):
@@ -74,6 +71,11 @@ def merge_base(
     tuple of (Tensor, Support, dict)
         The base merge; the support, empty unless collected; and the report, whose damages are those
         of the rounded values, in fp64.
+
+    Raises
+    ------
+    SummaryError
+        A client's task vector holds a value that is not allowed.
     """
     scratch = Scratch(s.dtype)
     out = torch.empty(s.layout.shape, dtype=dtype)
@@ -82,7 +84,7 @@ def merge_base(
     def block(start: int, stop: int) -> _Seen:
         base = base_block(s, p.gamma, p.eps0, start, stop, scratch)
         rounded = flat[start:stop].copy_(base.update)
-        return _look(base, rounded, p.eps0, start, collect)
+        return _look(base, rounded, start, collect)
 
     seen = s.layout.map(s.sources, block)
     support = sum(one.support for one in seen)
@@ -96,10 +98,12 @@ def merge_base(
         "attenuated_share": sum(one.attenuated for one in seen) / support if support else 0.0,
         "certificate": None,
     }
+    if not math.isfinite(report["base_norm"]):
+        s.check()
     return out, _support(s, seen), report
 
 
-def _look(base: BaseBlock, rounded: Tensor, eps0: float, start: int, collect: bool) -> _Seen:
+def _look(base: BaseBlock, rounded: Tensor, start: int, collect: bool) -> _Seen:
     damage, union = [], np.zeros(0, dtype=np.intp)
     for weights in base.retain_weights:
         index = np.flatnonzero(weights.numpy() > 0.0)
@@ -109,13 +113,8 @@ def _look(base: BaseBlock, rounded: Tensor, eps0: float, start: int, collect: bo
         damage.append(0.5 * float(np.add.reduce(f * x * x)))
         if collect:
             union = index if len(base.retain_weights) == 1 else np.union1d(union, index)
-    support, attenuated = 0, 0
-    for weight in base.sums:
-        positive = int(np.count_nonzero(weight.numpy() > 0.0))
-        support += positive
-        attenuated += positive - int(np.count_nonzero(weight.numpy() >= _ATTENUATED * eps0))
     fishers = [weights.numpy()[union] for weights in base.retain_weights] if collect else []
-    return _Seen(squares(rounded), damage, support, attenuated, union + start, fishers)
+    return _Seen(squares(rounded), damage, base.support, base.attenuated, union + start, fishers)
 
 
 def _support(s: Sensitivities, seen: list[_Seen]) -> Support:

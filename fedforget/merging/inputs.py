@@ -11,7 +11,7 @@ import torch
 from fedforget.errors import SummaryError
 from fedforget.merging.compiled import use_numba
 from fedforget.merging.layout import Layout
-from fedforget.merging.sources import Source
+from fedforget.merging.sources import Part, Source
 from fedforget.summaries import ClientSummary
 
 
@@ -46,7 +46,7 @@ class Clients:
         self._needs_fisher = needs_fisher
         self._dtypes: dict[str, torch.dtype] = {}
         self._working: dict[str, torch.dtype] = {}
-        self._checked: set[str] = set()
+        self._checked: set[tuple[str, bool]] = set()
         for summary in self.all:
             summary.check_names()
             if needs_fisher and not summary.fisher:
@@ -86,16 +86,33 @@ class Clients:
         """Return what a weight is computed in: fp32, or fp64 where a client sent fp64."""
         return self._working[name]
 
-    def source(self, name: str, members: Sequence[ClientSummary]) -> Source:
+    def source(self, name: str, members: Sequence[ClientSummary], *, trust: bool = False) -> Source:
         """Return the mean of some clients for one weight.
+
+        Parameters
+        ----------
+        name : str
+        members : sequence of ClientSummary
+        trust : bool
+            Leave the values of dense tensors to the caller, who reads them all anyway: it must call
+            :meth:`check_tensors` where one may not be allowed.
 
         Raises
         ------
         SummaryError
             A client's task vector or Fisher for this weight holds a value that is not allowed.
         """
-        self._check_values(name)
-        return Source(members, name, self.layouts[name], self._working[name])
+        self._check_values(name, trust)
+        return self._source(name, members)
+
+    def check_tensors(self, name: str) -> None:
+        """Look at every value of every client for one weight; raises as :meth:`source`."""
+        for summary in self.all:
+            summary.check_tensor(name)
+
+    def _source(self, name: str, members: Sequence[ClientSummary]) -> Source:
+        working = self._working[name]
+        return Source(members, name, self.layouts[name], working, self.compiled and working == torch.float32)
 
     def sources(self, name: str, members: Sequence[ClientSummary]) -> list[Source]:
         """Return one source per client for one weight."""
@@ -107,15 +124,18 @@ class Clients:
         for one in (dtype, *([summary.fisher[name].dtype] if self._needs_fisher else [])):
             self._working[name] = torch.promote_types(self._working.get(name, torch.float32), one)
 
-    def _check_values(self, name: str) -> None:
+    def _check_values(self, name: str, trust: bool) -> None:
         """Check every client's values for one weight, the first time that it is asked for."""
-        if name in self._checked:
+        if (name, trust) in self._checked:
             return
         for summary in self.all:
-            source = Source([summary], name, self.layouts[name], self._working[name])
-            if not all(self.layouts[name].map([source], partial(_allowed, source, self._needs_fisher))):
+            source = self._source(name, [summary])
+            limits = [(part, -math.inf) for part in source.deltas]
+            limits += [(part, 0.0) for part in (source.fishers if self._needs_fisher else ())]
+            looked_at = [(part, least) for part, least in limits if part.plain is None or not trust]
+            if looked_at and not all(self.layouts[name].map([source], partial(_allowed, looked_at))):
                 summary.check_tensor(name)
-        self._checked.add(name)
+        self._checked.add((name, trust))
 
     def _check_ids(self) -> None:
         for one, other in zip(self.all, self.all[1:], strict=False):
@@ -144,9 +164,6 @@ class Clients:
                 )
 
 
-def _allowed(source: Source, needs_fisher: bool, start: int, stop: int) -> bool:
-    """Tell whether a block of one client holds finite task vectors and finite, non-negative Fishers."""
-    for part in source.deltas:
-        if not part.within(start, stop, -math.inf):
-            return False
-    return not needs_fisher or all(part.within(start, stop, 0.0) for part in source.fishers)
+def _allowed(looked_at: Sequence[tuple[Part, float]], start: int, stop: int) -> bool:
+    """Tell whether a block of some parts is finite and not below what is least."""
+    return all(part.within(start, stop, least) for part, least in looked_at)

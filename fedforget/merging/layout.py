@@ -190,5 +190,5 @@ def squares(block: Tensor) -> float:
 
     NumPy's pairwise sum, not torch's: the latter depends on the number of threads.
     """
-    wide = block.to(torch.float64).numpy()
-    return float(np.add.reduce(wide * wide))
+    wide = block.to(torch.float64, copy=True).numpy()
+    return float(np.add.reduce(np.multiply(wide, wide, out=wide)))

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedforget.merging.compiled import compile_kernels
 from fedforget.merging.sources import Source
 
 # Numbers whose order is that of the magnitudes they stand for: non-negative floating-point values, or
@@ -51,11 +52,14 @@ class Stream:
     of_fisher : bool
     as_values : bool
         Produce fp64 values, for a selection among several weights of different dtypes.
+    refuse : callable, optional
+        Called where a block of a dense Fisher is not finite and non-negative; raises.
     """
 
     source: Source
     of_fisher: bool
     as_values: bool = False
+    refuse: Callable[[], None] | None = None
 
     @property
     def size(self) -> int:
@@ -66,7 +70,15 @@ class Stream:
         """Apply a function to the keys of every block; results in order."""
         source = self.source.unread()
         keys = self._reader(source)
-        return source.layout.map([source], lambda start, stop: function(keys(start, stop)))
+
+        def block(start: int, stop: int) -> R:
+            if self.refuse is not None:
+                dense = (part for part in source.fishers if part.plain is not None)
+                if not all(part.within(start, stop, 0.0) for part in dense):
+                    self.refuse()
+            return function(keys(start, stop))
+
+        return source.layout.map([source], block)
 
     def sample(self, spacing: int) -> list[Keys]:
         """Return the keys of short pieces, one in each ``spacing`` coordinates."""
@@ -97,6 +109,8 @@ class Stream:
         return lambda start, stop: read(start, stop).abs_().numpy()
 
     def _bits(self, source: Source) -> Tensor | None:
+        if source.compiled:
+            return None
         # Without the sign bit, 16-bit floating-point numbers sort as the integers that their bits are.
         parts = source.fishers if self.of_fisher else source.deltas
         plain = parts[0].plain if len(parts) == 1 else None
@@ -158,8 +172,11 @@ def _bracketed(streams: Sequence[Stream], size: int, k: int) -> tuple[Any, Any]:
     ranks = ranks.clip(0, len(sample) - 1)
     sample.partition(np.unique(ranks))
     low, high = sample[ranks]
+    compiled = all(stream.source.compiled and not stream.as_values for stream in streams)
 
-    def look(keys: Keys) -> tuple[list[int], Any, Keys]:
+    def look(keys: Keys) -> tuple[Sequence[int], Any, Keys]:
+        if compiled:
+            return _look_compiled(keys, low, high)
         above_low, below_high = keys > low, keys < high
         counts = [
             int(np.count_nonzero(keys > high)),
@@ -182,6 +199,16 @@ def _bracketed(streams: Sequence[Stream], size: int, k: int) -> tuple[Any, Any]:
         if len(inside) == above_low - from_high:
             return _kth_of(inside, k - from_high), maximum
     return _refined(streams, k), maximum
+
+
+def _look_compiled(keys: Keys, low: Any, high: Any) -> tuple[Sequence[int], Any, Keys]:
+    kernels = compile_kernels()
+    counts = [int(count) for count in kernels.count(keys, low, high)]
+    inside = np.empty(0, np.float32)
+    if 0 < counts[2] - counts[1] <= len(keys) // 4:
+        room = np.empty(len(keys) + 1, np.float32)
+        inside = room[: kernels.between(keys, low, high, room)].copy()
+    return counts, keys.max(), inside
 
 
 def _refined(streams: Sequence[Stream], k: int) -> Any:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedforget.merging import compiled, kernels
+from fedforget.merging import kernels
+from fedforget.merging.compiled import compile_kernels
 from fedforget.merging.inputs import Clients
 from fedforget.merging.layout import Layout, Scratch
 from fedforget.merging.selection import Stream, kept_count, select
 from fedforget.merging.sources import Source
+from fedforget.summaries import ClientSummary
+
+# A coordinate whose weights sum to less than this many eps0 loses more than 1 % to the stabiliser.
+_ATTENUATED = 99.0
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,10 @@ class Sensitivity:
     ) -> Tensor:
         """Processed Fisher of coordinates ``start:stop``; buffers as for :meth:`Source.fisher`."""
         raw = self.source.fisher(start, stop, out, spare)
+        if self.source.compiled:
+            limits = np.float32(self.threshold), np.float32(self.maximum + self.eps0)
+            compile_kernels().process(raw.numpy(), *limits)
+            return raw
         return kernels.top_normalised_(raw, self.maximum, self.threshold, self.eps0)
 
 
@@ -45,12 +57,20 @@ class Sensitivity:
 class Sensitivities:
     """Both roles' processed Fishers for one weight.
 
-    ``compiled`` says whether blocks are computed by numba where they can be; the bits are the same.
+    Attributes
+    ----------
+    compiled : bool
+        Whether blocks are computed by numba; the bits are the same.
+    check : callable
+        Looks at every value of the clients for this weight, and raises a SummaryError where one is not
+        allowed. The task vectors of ``forget`` and ``retain`` have not been looked at: where one is not
+        finite, the base merge is not either, so this is called then.
     """
 
     layout: Layout
     dtype: torch.dtype
     compiled: bool
+    check: Callable[[], None]
     forget: list[Sensitivity]
     retain: list[Sensitivity]
 
@@ -76,31 +96,42 @@ class BaseBlock:
     ----------
     update : Tensor
         ``gamma * raw``.
-    sums : list of Tensor
-        Sum of the weights of each role that has clients, before eps0.
+    support, attenuated : int
+        Coordinates and roles with a positive sum of weights, and those of them that lose more than 1 % to
+        eps0.
     retain_weights : list of Tensor
         Processed Fisher per retain client.
     """
 
     update: Tensor
-    sums: list[Tensor]
+    support: int
+    attenuated: int
     retain_weights: list[Tensor]
 
 
 def process(clients: Clients, name: str, alpha: float, eps0: float) -> Sensitivities:
-    """Process the Fishers of one weight: forget domains pooled, retain clients each for itself."""
+    """Process the Fishers of one weight: forget domains pooled, retain clients each for itself.
 
-    def one(source: Source) -> Sensitivity:
+    Raises
+    ------
+    SummaryError
+        A client's Fisher holds a value that is not allowed.
+    """
+    check = partial(clients.check_tensors, name)
+
+    def one(members: list[ClientSummary]) -> Sensitivity:
+        source = clients.source(name, members, trust=True)
         keep = kept_count(source.layout.size, alpha)
-        found = select([Stream(source, of_fisher=True)], keep)
+        found = select([Stream(source, of_fisher=True, refuse=check)], keep)
         return Sensitivity(source, found.maximum, found.threshold, eps0)
 
     return Sensitivities(
         layout=clients.layouts[name],
         dtype=clients.working_dtype(name),
         compiled=clients.compiled and clients.working_dtype(name) == torch.float32,
-        forget=[one(clients.source(name, members)) for members in clients.domains.values()],
-        retain=[one(source) for source in clients.sources(name, clients.retain)],
+        check=check,
+        forget=[one(members) for members in clients.domains.values()],
+        retain=[one([member]) for member in clients.retain],
     )
 
 
@@ -114,31 +145,42 @@ def base_block(
     ``num / (sum + eps0)``. The update is ``(forget term + retain term) gamma``.
     """
     size = stop - start
+    least = _ATTENUATED * eps0
     eps0 = max(eps0, torch.finfo(s.dtype).tiny)
     delta, spare = scratch("delta", size), scratch("spare", size)
-    terms, sums, retain_weights = [], [], []
+    terms, retain_weights, support, attenuated = [], [], 0, 0
     for role, members in (("forget", s.forget), ("retain", s.retain)):
         if not members:
             continue
-        numerator, weight = scratch((role, "numerator"), size), scratch((role, "weight"), size)
+        numerator, total = scratch((role, "numerator"), size), scratch((role, "total"), size)
         for i, one in enumerate(members):
-            w = scratch((role, i) if role == "retain" else role, size)
-            bits = compiled.bits_of(one.source) if s.compiled else None
-            if bits is not None:
-                arrays = numerator.numpy(), weight.numpy(), w.numpy()
-                compiled.weigh()(*arrays, *bits, start, one.threshold, one.maximum + one.eps0, i == 0)
+            weights = one.weights(start, stop, scratch((role, i) if role == "retain" else role, size), spare)
+            one.source.delta(start, stop, delta, spare)
+            if i == 0:
+                torch.mul(delta, weights, out=numerator)
+                total.copy_(weights)
+            elif s.compiled:
+                compile_kernels().weigh(*(a.numpy() for a in (numerator, total, weights, delta)))
             else:
-                one.weights(start, stop, w, spare)
-                one.source.delta(start, stop, delta, spare)
-                if i == 0:
-                    torch.mul(delta, w, out=numerator)
-                    weight.copy_(w)
-                else:
-                    numerator.add_(delta.mul_(w))
-                    weight.add_(w)
+                numerator.add_(delta.mul_(weights))
+                total.add_(weights)
             if role == "retain":
-                retain_weights.append(w)
-        terms.append(numerator.div_(torch.add(weight, eps0, out=spare)))
-        sums.append(weight)
+                retain_weights.append(weights)
+        if s.compiled:
+            counts = compile_kernels().conclude(
+                numerator.numpy(), total.numpy(), np.float32(eps0), np.float32(least)
+            )
+        else:
+            numerator.div_(torch.add(total, eps0, out=spare))
+            counts = _counts(total, least)
+        terms.append(numerator)
+        support, attenuated = support + int(counts[0]), attenuated + int(counts[1])
     update = terms[0] if len(terms) == 1 else terms[0].add_(terms[1])
-    return BaseBlock(update.mul_(gamma), sums, retain_weights)
+    return BaseBlock(update.mul_(gamma), support, attenuated, retain_weights)
+
+
+def _counts(total: Tensor, least: float) -> tuple[int, int]:
+    """How many sums are positive, and how many of these are below ``least``."""
+    sums = total.numpy()
+    positive = int(np.count_nonzero(sums > 0.0))
+    return positive, positive - int(np.count_nonzero(sums >= least))

@@ -7,11 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedforget.errors import SummaryError
 from fedforget.mapped import Release, open_value
+from fedforget.merging.compiled import Bits, compile_kernels
 from fedforget.merging.layout import Layout
 from fedforget.streamed import Streamed
 from fedforget.summaries import ClientSummary, LoraFactors, SparseFisher, all_finite
@@ -30,6 +33,11 @@ class Part(ABC):
 
     plain: Tensor | None = None
 
+    @property
+    def bits(self) -> Bits | None:
+        """The bits of what the client sent, where it is dense bf16 in this computer's memory."""
+        return None
+
     def __init__(self, release: Release) -> None:
         self.release = release
 
@@ -42,15 +50,40 @@ class Part(ABC):
         """Tell whether coordinates are finite and at least ``least``; some parts look at all of them."""
 
 
+# From these bits on, a number of 16 bits without its sign is infinite or NaN.
+_NOT_FINITE = {torch.bfloat16: 0x7F80, torch.float16: 0x7C00}
+
+
+def _narrow(plain: Tensor) -> NDArray[np.uint16] | None:
+    if plain.dtype not in _NOT_FINITE or plain.device.type != "cpu":
+        return None
+    bits: NDArray[np.uint16] = plain.view(torch.uint16).numpy()
+    return bits
+
+
 class _Dense(Part):
     def __init__(self, value: Tensor, release: Release) -> None:
         super().__init__(release)
         self.plain: Tensor = value.detach().reshape(-1)
+        self._narrow = _narrow(self.plain)
+
+    @property
+    def bits(self) -> Bits | None:
+        """The bits of what the client sent, where it is bf16 and in this computer's memory."""
+        return self._narrow if self.plain.dtype == torch.bfloat16 else None
 
     def read(self, start: int, stop: int, out: Tensor) -> None:
         out.copy_(self.plain[start:stop])
 
     def within(self, start: int, stop: int, least: float) -> bool:
+        if self._narrow is not None and stop > start:
+            # Read as integers, what is not finite is the largest of its sign, and negative numbers are above.
+            bits = self._narrow[start:stop]
+            beyond = _NOT_FINITE[self.plain.dtype]
+            if bits.max() < (beyond if least == 0.0 else beyond | 0x8000) and (
+                least == 0.0 or bits.view(np.int16).max() < beyond
+            ):
+                return True
         return _within(self.plain[start:stop], least)
 
 
@@ -146,19 +179,27 @@ class Source:
     layout : Layout
     dtype : torch.dtype
         The working dtype.
+    compiled : bool
+        Whether numba reads what it can; only for fp32.
     """
 
     def __init__(
-        self, members: Sequence[ClientSummary], name: str, layout: Layout, dtype: torch.dtype
+        self,
+        members: Sequence[ClientSummary],
+        name: str,
+        layout: Layout,
+        dtype: torch.dtype,
+        compiled: bool = False,
     ) -> None:
         self._members = members
         self._name = name
         self.layout = layout
         self.dtype = dtype
+        self.compiled = compiled
 
     def unread(self) -> Source:
         """Return the same source without the tensors that it has opened."""
-        return Source(self._members, self._name, self.layout, self.dtype)
+        return Source(self._members, self._name, self.layout, self.dtype, self.compiled)
 
     @cached_property
     def deltas(self) -> list[Part]:
@@ -199,6 +240,11 @@ class Source:
     ) -> Tensor:
         size = stop - start
         total = torch.empty(size, dtype=self.dtype) if out is None else out
+        if self.compiled:
+            bits = [part.bits for part in parts]
+            if all(one is not None for one in bits):
+                _mean_of_bits(total, [one[start:stop] for one in bits if one is not None])
+                return total
         parts[0].read(start, stop, total)
         if len(parts) == 1:
             return total
@@ -207,3 +253,12 @@ class Source:
             part.read(start, stop, one)
             total.add_(one)
         return total.div_(len(parts))
+
+
+def _mean_of_bits(total: Tensor, members: Sequence[Bits]) -> None:
+    kernels, sums = compile_kernels(), total.numpy()
+    kernels.start(sums, members[0])
+    for bits in members[1:]:
+        kernels.add(sums, bits)
+    if len(members) > 1:
+        kernels.divide(sums, np.float32(len(members)))
