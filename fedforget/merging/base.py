@@ -89,8 +89,11 @@ def merge_base(
     seen = s.layout.map(s.sources, block)
     support = sum(one.support for one in seen)
     damage = [sum((one.damage[k] for one in seen), 0.0) for k in range(len(s.retain))]
+    norm = math.sqrt(sum((one.squares for one in seen), 0.0))
+    if not math.isfinite(norm):
+        s.check()
     report = {
-        "base_norm": math.sqrt(sum((one.squares for one in seen), 0.0)),
+        "base_norm": norm,
         "base_damage": list(damage),
         "damage": list(damage),
         "multipliers": [0.0] * len(s.retain),
@@ -98,8 +101,6 @@ def merge_base(
         "attenuated_share": sum(one.attenuated for one in seen) / support if support else 0.0,
         "certificate": None,
     }
-    if not math.isfinite(report["base_norm"]):
-        s.check()
     return out, _support(s, seen), report
 
 
@@ -109,7 +110,7 @@ def _look(base: BaseBlock, rounded: Tensor, start: int, collect: bool) -> _Seen:
         index = np.flatnonzero(weights.numpy() > 0.0)
         # Equation (6) on the support, in fp64.
         f = weights.numpy()[index].astype(np.float64)
-        x = rounded[torch.from_numpy(index)].to(torch.float64).numpy()
+        x = rounded.index_select(0, torch.from_numpy(index)).to(torch.float64).numpy()
         damage.append(0.5 * float(np.add.reduce(f * x * x)))
         if collect:
             union = index if len(base.retain_weights) == 1 else np.union1d(union, index)

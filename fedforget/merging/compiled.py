@@ -59,7 +59,7 @@ class Kernels(NamedTuple):
     conclude : callable
         ``(numerator, total, eps0, least)``: the quotient of equation (4), in place of the numerator; returns
         how many totals are positive, and how many of these are below ``least``.
-    count : callable
+    rank : callable
         ``(keys, low, high)``: how many keys are above ``high``, from ``high``, above ``low``, from ``low``.
     between : callable
         ``(keys, low, high, out)``: copy what lies between, and return how much that is.
@@ -71,7 +71,7 @@ class Kernels(NamedTuple):
     process: Callable[[Any, np.float32, np.float32], None]
     weigh: Callable[[Any, Any, Any, Any], None]
     conclude: Callable[[Any, Any, np.float32, np.float32], tuple[int, int]]
-    count: Callable[[Any, np.float32, np.float32], tuple[int, int, int, int]]
+    rank: Callable[[Any, np.float32, np.float32], tuple[int, int, int, int]]
     between: Callable[[Any, np.float32, np.float32, Any], int]
 
 
@@ -89,38 +89,39 @@ def compile_kernels() -> Kernels:
         return numba.float32(numba.uint32), generate
 
     as_float: Any = intrinsic(reinterpret)
-    compiled: Any = numba.njit(nogil=True)
+    # NumPy's division: a test for a zero divisor in every step would keep the loop from becoming vector code.
+    compiled: Any = numba.njit(nogil=True, error_model="numpy")
     zero = np.float32(0.0)
 
-    @compiled
+    @compiled  # type: ignore[untyped-decorator]
     def start(total: Any, bits: Any) -> None:
         for j in range(len(total)):
             total[j] = as_float(np.uint32(bits[j]) << np.uint32(16))
 
-    @compiled
+    @compiled  # type: ignore[untyped-decorator]
     def add(total: Any, bits: Any) -> None:
         for j in range(len(total)):
             total[j] += as_float(np.uint32(bits[j]) << np.uint32(16))
 
-    @compiled
+    @compiled  # type: ignore[untyped-decorator]
     def divide(total: Any, number: Any) -> None:
         for j in range(len(total)):
             total[j] /= number
 
-    @compiled
+    @compiled  # type: ignore[untyped-decorator]
     def process(values: Any, threshold: Any, scale: Any) -> None:
         for j in range(len(values)):
             value = values[j]
             values[j] = value / scale if value >= threshold else zero
 
-    @compiled
+    @compiled  # type: ignore[untyped-decorator]
     def weigh(numerator: Any, total: Any, weights: Any, deltas: Any) -> None:
         for j in range(len(numerator)):
             numerator[j] += weights[j] * deltas[j]
         for j in range(len(total)):
             total[j] += weights[j]
 
-    @compiled
+    @compiled  # type: ignore[untyped-decorator]
     def conclude(numerator: Any, total: Any, eps0: Any, least: Any) -> Any:
         for j in range(len(numerator)):
             numerator[j] = numerator[j] / (total[j] + eps0)
@@ -130,8 +131,8 @@ def compile_kernels() -> Kernels:
             enough = np.int32(enough + np.int32(total[j] >= least))
         return positive, positive - enough
 
-    @compiled
-    def count(keys: Any, low: Any, high: Any) -> Any:
+    @compiled  # type: ignore[untyped-decorator]
+    def rank(keys: Any, low: Any, high: Any) -> Any:
         above_high, from_high, above_low, from_low = np.int32(0), np.int32(0), np.int32(0), np.int32(0)
         for j in range(len(keys)):
             key = keys[j]
@@ -141,7 +142,7 @@ def compile_kernels() -> Kernels:
             from_low = np.int32(from_low + np.int32(key >= low))
         return above_high, from_high, above_low, from_low
 
-    @compiled
+    @compiled  # type: ignore[untyped-decorator]
     def between(keys: Any, low: Any, high: Any, out: Any) -> Any:
         found = 0
         for j in range(len(keys)):
@@ -151,4 +152,4 @@ def compile_kernels() -> Kernels:
             found += (key > low) & (key < high)
         return found
 
-    return Kernels(start, add, divide, process, weigh, conclude, count, between)
+    return Kernels(start, add, divide, process, weigh, conclude, rank, between)

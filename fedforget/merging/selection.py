@@ -203,7 +203,7 @@ def _bracketed(streams: Sequence[Stream], size: int, k: int) -> tuple[Any, Any]:
 
 def _look_compiled(keys: Keys, low: Any, high: Any) -> tuple[Sequence[int], Any, Keys]:
     kernels = compile_kernels()
-    counts = [int(count) for count in kernels.count(keys, low, high)]
+    counts = [int(count) for count in kernels.rank(keys, low, high)]
     inside = np.empty(0, np.float32)
     if 0 < counts[2] - counts[1] <= len(keys) // 4:
         room = np.empty(len(keys) + 1, np.float32)
