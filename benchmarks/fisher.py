@@ -7,8 +7,9 @@
 Both ways run on the same randomly drawn model and sequences, in turn, several times; the medians
 are printed, by the block that is selected. The naive way is ``loss.backward()`` with every parameter
 requiring a gradient, reading off the gradients of the selected weights. Its result must be the same
-to the bit, and is checked. A peak is what torch's allocator held above what was there before: on a
-CPU, read from the profiler's allocations in a pass of its own; on a GPU, from the allocator.
+to the bit, and is checked. Seconds are CPU seconds, on a GPU those of the wall. A peak is what
+torch's allocator held above what was there before: on a CPU, read from the profiler's allocations
+in a pass of its own; on a GPU, from the allocator.
 """
 
 from __future__ import annotations
@@ -153,14 +154,19 @@ def _measured(
     for _ in range(repeats):
         for taken, way in zip(seconds, ways, strict=True):
             _wait(device)
-            started = time.perf_counter()
+            started = _clock(device)
             way()
             _wait(device)
-            taken.append(time.perf_counter() - started)
+            taken.append(_clock(device) - started)
     return [
         Measured(statistics.median(taken), _peak(way, device), result)
         for taken, way, result in zip(seconds, ways, results, strict=True)
     ]
+
+
+def _clock(device: torch.device) -> float:
+    """Return seconds: of this process's CPUs, which other processes do not disturb; of the wall for a GPU."""
+    return time.perf_counter() if device.type == "cuda" else time.process_time()
 
 
 def _wait(device: torch.device) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -13,6 +15,8 @@ from torch import Tensor
 from fedforget.errors import FedForgetError, RunError
 from fedforget.merging.engine import Merge
 from fedforget.summaries import ClientSummary
+
+_HOST_AND_PORT = re.compile(r"(ray://)?(?P<host>[^/:\s]+):(?P<port>\d+)")
 
 Merged = Iterator[tuple[str, Tensor, dict[str, Any]]]
 
@@ -40,6 +44,7 @@ def over_ray(address: str) -> Callable[..., Merged]:
 def _stream(run: Merge, address: str) -> Merged:
     connected = ray.is_initialized()
     if not connected:
+        _knock(address)
         try:
             ray.init(address=address, configure_logging=False, log_to_driver=False)
         except (ConnectionError, RayError, ValueError, RuntimeError) as error:
@@ -67,6 +72,17 @@ def _stream(run: Merge, address: str) -> Merged:
     finally:
         if not connected:
             ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Refuse an address where nobody listens at once: Ray itself tries for minutes, and fills the screen."""
+    named = _HOST_AND_PORT.fullmatch(address)
+    if named is None:
+        return
+    try:
+        socket.create_connection((named["host"], int(named["port"])), timeout=5.0).close()
+    except (OSError, OverflowError) as error:
+        raise RunError(f"--ray-address {address}: no Ray cluster answers there ({error})") from error
 
 
 def _result(name: str, reference: Any) -> tuple[Tensor, dict[str, Any]]:

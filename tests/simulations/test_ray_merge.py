@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 
 import pytest
 import ray
@@ -80,3 +81,10 @@ def test_no_cluster_is_told_in_a_sentence(stored, monkeypatch):
     clients = [ClientSummary.load(path) for path in stored]
     with pytest.raises(RunError, match="--ray-address auto: no Ray cluster answers there"):
         list(over_ray("auto")(clients, "sum"))
+    monkeypatch.setattr(ray, "init", lambda **options: pytest.fail("Ray would try for minutes"))
+    with socket.socket() as bound:  # bound and not listening: nobody else can take the port
+        bound.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+        for one in (address, f"ray://{address}", "127.0.0.1:99999999"):
+            with pytest.raises(RunError, match=f"--ray-address {one}: no Ray cluster answers there"):
+                list(over_ray(one)(clients, "sum"))
