@@ -102,6 +102,7 @@ def merge_to(
             reports[name] = report
             certifier.add(name, tensor, report)
             yield name, tensor
+            del tensor  # before the next one is made
 
     certifier = Certifier(merge.method, parameters, summaries)
     shapes = {name: tuple(delta.shape) for name, delta in summaries[0].deltas.items()}

@@ -14,7 +14,10 @@ from torch import Tensor
 from fedforget.merging.layout import Scratch, squares
 from fedforget.merging.sensitivities import BaseBlock, Sensitivities, base_block
 from fedforget.parameters import Scaled, fraction, positive
-from fedforget.projection import project, solved_budget
+from fedforget.projection import FisherSupport, project, solved_budget
+
+# Values that are put back at a time: their places are widened.
+_PLACES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,8 @@ class _Seen:
     damage: list[float]
     support: int
     attenuated: int
-    index: NDArray[np.intp]
+    start: int
+    index: NDArray[np.uint16]
     fishers: list[NDArray[np.floating]]
 
 
@@ -115,7 +119,9 @@ def _look(base: BaseBlock, rounded: Tensor, start: int, collect: bool) -> _Seen:
         if collect:
             union = index if len(base.retain_weights) == 1 else np.union1d(union, index)
     fishers = [weights.numpy()[union] for weights in base.retain_weights] if collect else []
-    return _Seen(squares(rounded), damage, base.support, base.attenuated, union + start, fishers)
+    # Counted from the start of the block, which has at most 2^16 coordinates: a quarter of the memory.
+    local = union.astype(np.uint16)
+    return _Seen(squares(rounded), damage, base.support, base.attenuated, start, local, fishers)
 
 
 def _support(s: Sensitivities, seen: list[_Seen]) -> Support:
@@ -123,9 +129,11 @@ def _support(s: Sensitivities, seen: list[_Seen]) -> Support:
     index = torch.empty(n, dtype=torch.int32 if s.layout.size < 1 << 31 else torch.int64)
     fishers = torch.empty(len(s.retain), n, dtype=s.dtype)
     at = 0
-    for one in seen:
+    seen.reverse()
+    while seen:  # each goes as soon as it is copied
+        one = seen.pop()
         part = slice(at, at := at + len(one.index))
-        index[part] = torch.from_numpy(one.index)
+        index[part] = torch.from_numpy(one.index.astype(np.int64) + one.start)
         for k, values in enumerate(one.fishers):
             fishers[k, part] = torch.from_numpy(values)
     return Support(index, fishers)
@@ -136,8 +144,13 @@ def project_onto_budgets(base: Tensor, support: Support, epsilon: float, solver:
     flat = base.view(-1)
     # The paper's routine is to be as in the paper, which promises less.
     budget = solved_budget(epsilon, support.fishers.dtype) if solver == "exact" else epsilon
-    projection = project(flat[support.index], list(support.fishers), budget, solver)
-    flat[support.index] = projection.update
+    fishers: list[Tensor | FisherSupport] = list(support.fishers)
+    if len(fishers) == 1:  # the support is its own
+        fishers = [FisherSupport(torch.arange(len(support.index)), support.fishers[0])]
+    projection = project(flat.index_select(0, support.index), fishers, budget, solver)
+    for at in range(0, len(support.index), _PLACES):
+        part = slice(at, at + _PLACES)
+        flat.index_copy_(0, support.index[part].long(), projection.update[part])
     certificate = projection.certificate
     return {
         "multipliers": [float(value) for value in projection.multipliers],

@@ -88,7 +88,8 @@ class Stream:
         for start in range(0, self.size, spacing):
             stop = min(start + _PIECE, self.size)
             pieces.append(keys(start, stop).copy())
-            source.release(max(0, start - _PIECE), stop)
+            # What is read comes with its neighbours.
+            source.release(max(0, start - spacing), min(start + spacing, self.size))
         return pieces
 
     def kind(self) -> torch.dtype:

@@ -52,18 +52,21 @@ def deliver_exact(problem: Problem, dtype: torch.dtype) -> Delivered | None:
     the first optimum is rounded toward zero, which cannot raise a damage. Returns None where no finite
     multiplier is large enough in fp64.
     """
+    # Where the dual can be solved in few terms, only the update itself is built from all.
+    terms = problem.grouped() if len(problem.base) >= _PREDICTED else None
+    dual, cast = (problem, dtype) if terms is None else (terms, None)
     budgets = problem.budgets * _TARGET
     lowest = budgets * (1.0 - torch.finfo(dtype).eps)
     point, goal = None, GOAL
     if len(problem.base) >= _PREDICTED:
         goal = GOOD
-        point = solve_dual(problem, budgets, dtype=dtype, goal=_NEAR)
+        point = solve_dual(dual, budgets, dtype=cast, goal=_NEAR)
         budgets *= _allowance(problem, point, dtype)
         np.maximum(budgets, lowest, out=budgets)
-    first = point = solve_dual(problem, budgets, point, dtype, goal)
+    first = point = solve_dual(dual, budgets, point, cast, goal)
     for attempt in range(_ATTEMPTS):
         if attempt:
-            point = solve_dual(problem, budgets, point, dtype, goal)
+            point = solve_dual(dual, budgets, point, cast, goal)
         rounded = point.rounded or rounding(problem, point.multipliers, dtype)
         excess = rounded.damages / (problem.budgets * (1.0 - SUMMATION))
         broken = ~(excess <= 1.0)

@@ -11,15 +11,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedforget.projection.sparse import FisherSupport, exponent, rescaled
+from fedforget.projection.sparse import FisherSupport, exponent, rescaled, times_power
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
 # Elements of the Fisher matrix that one step of a pass works on: with its temporaries it stays in cache.
 _BLOCK = 1 << 15
-# Coordinates of the whole tensor per step while the matrix is built.
+# Coordinates of the whole tensor per step while the matrix is built, and entries of a single row.
 _CHUNK = 1 << 22
+_STEP = 1 << 18
 # Rescaled entries above this keep all their bits in fp32.
 _FP32_FLOOR = 2.0**-100
 _SMALLEST_BUDGET = 2.0**-900
@@ -110,11 +111,37 @@ class Problem:
     def round(self, update: Vector, dtype: torch.dtype) -> Tensor:
         """Cast an update in rescaled units to the dtype it is delivered in, to nearest."""
         with np.errstate(over="ignore", under="ignore"):
-            return torch.from_numpy(np.ldexp(update, self.exponent)).to(dtype)
+            return torch.from_numpy(times_power(update, self.exponent)).to(dtype)
 
     def unround(self, values: Tensor) -> Vector:
         """Return delivered values in rescaled units."""
         return rescaled(values, -self.exponent)
+
+    def grouped(self) -> Problem | None:
+        """Sum the base's squares over coordinates with equal Fisher entries: the same dual, in few terms.
+
+        Returns
+        -------
+        Problem or None
+            For a single client whose Fisher takes few values, as one that came in bf16 does, however it was
+            scaled; its ``index`` is empty. None for another one.
+        """
+        if len(self.fishers) > 1 or self.fishers.dtype != np.float32:
+            return None
+        fishers = self.fishers[0]
+        # Two numbers that bf16 tells apart differ, after one product or quotient, in these bits.
+        keys = fishers.view(np.int32) >> 15
+        keys -= keys.min()
+        values = np.zeros(int(keys.max()) + 1, np.float32)
+        values[keys] = fishers
+        sums = np.zeros(len(values))
+        for start in range(0, len(keys), _STEP):
+            part = slice(start, start + _STEP)
+            if not np.array_equal(values[keys[part]], fishers[part]):
+                return None
+            sums += np.bincount(keys[part], np.square(self.base[part]), len(values))
+        on = np.flatnonzero(values)
+        return replace(self, index=self.index[:0], base=np.sqrt(sums[on]), fishers=values[on][None])
 
     def sample(self, stride: int) -> Problem:
         """Take every ``stride``-th coordinate; the budgets stay those of the whole problem."""
@@ -176,7 +203,9 @@ def _matrix(
     )
     matrix = np.zeros((len(fishers), len(index)), np.float32 if narrow else np.float64)
     if len(fishers) == 1:
-        matrix[0] = rescaled(fishers[0].values, -int(powers[0]))
+        for start in range(0, len(index), _STEP):
+            part = slice(start, start + _STEP)
+            matrix[0, part] = rescaled(fishers[0].values[part], -int(powers[0]))
         return matrix
     position = torch.empty(_CHUNK, dtype=torch.int64)
     for start in range(0, int(index[-1]) + 1, _CHUNK):

@@ -118,9 +118,13 @@ def exponent(value: float) -> int:
 
 def rescaled(tensor: Tensor, power: int) -> NDArray[np.float64]:
     """Return a tensor times a power of two, in fp64: exact unless it leaves fp64's range."""
-    wide: NDArray[np.float64] = tensor.to(torch.float64).numpy()
+    return times_power(tensor.to(torch.float64).numpy(), power)
+
+
+def times_power(values: NDArray[np.float64], power: int) -> NDArray[np.float64]:
+    """Return an array times a power of two."""
     # One product where the power is an fp64 number, which ldexp takes several times as long for.
-    return wide * 2.0**power if -1000 < power < 1000 else np.ldexp(wide, power)
+    return values * 2.0**power if -1000 < power < 1000 else np.ldexp(values, power)
 
 
 def _check_range(name: str, values: Tensor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import subprocess
 import sys
@@ -11,9 +12,9 @@ import pytest
 import reference_base
 import torch
 
-from fedforget.errors import ConfigError
+from fedforget.errors import ConfigError, SummaryError
 from fedforget.mapped import MappedTensors
-from fedforget.merging import compiled, layout, merge, methods
+from fedforget.merging import compiled, layout, merge, methods, selection
 from fedforget.merging.layout import Layout, in_threads
 from fedforget.summaries import ClientSummary, LoraFactors
 
@@ -74,6 +75,23 @@ def test_numba_gives_the_same_bits(method):
             merge(clients, "firm", engine="numba", alpha=alpha, gamma=1.3).deltas["w"],
             expected.to(clients[0].deltas["w"].dtype),
         )
+
+
+@pytest.mark.parametrize("engine", ["torch", "numba"])
+def test_values_are_refused_in_the_passes_that_read_them(engine, monkeypatch):
+    if engine == "numba":
+        pytest.importorskip("numba")
+    monkeypatch.setattr(selection, "_GATHER", 1000)  # the way of long tensors
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        for of_fisher, bad in ((False, math.nan), (False, -math.inf), (True, math.nan), (True, -1e-3)):
+            clients = federation(dtype, domains=(2, 1), retain=1)
+            one = clients[1]
+            (one.fisher if of_fisher else one.deltas)["w"][-1, 3] = bad
+            with pytest.raises(SummaryError, match=f"'forget-1': {'Fisher' if of_fisher else 'task vector'}"):
+                merge(clients, "firm", engine=engine)
+            clients[0].fisher["w"][5, 5] = -0.0  # a zero like any other
+            (one.fisher if of_fisher else one.deltas)["w"][-1, 3] = 0.0
+            merge(clients, "firm", engine=engine)
 
 
 def test_engine_that_does_not_exist_or_is_not_installed(monkeypatch):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from fedforget.projection import Certificate, project
+from fedforget.projection.problem import Problem
 
 F64 = torch.float64
 
@@ -310,3 +311,31 @@ def test_three_hundred_degenerate_problems():
         if not (result.certificate.certified and bool((result.damage <= epsilon).all())):
             unsolved.append((case, result.certificate))
     assert unsolved == []
+
+
+def test_fisher_of_few_values_is_solved_in_few_terms(monkeypatch):
+    rng = np.random.default_rng(0)
+    base = torch.tensor(rng.standard_normal(20_000)).bfloat16()
+    raw = torch.tensor(np.exp(2.0 * rng.standard_normal(20_000))).bfloat16().float()
+    fisher = raw / (raw.max() + 1e-8)
+    sizes = []
+    grouped = Problem.grouped
+
+    def noted(problem):
+        found = grouped(problem)
+        sizes.append(len(found.base) if found else None)
+        return found
+
+    monkeypatch.setattr(Problem, "grouped", noted)
+    few = project(base, [fisher], 1.0)
+    assert sizes[0] < 4_000
+    # One Fisher entry that shares its leading bits with another: not what bf16 can hold.
+    project(base, [torch.cat([fisher[:-1], torch.nextafter(fisher[:1], torch.ones(1))])], 1.0)
+    assert sizes[1] is None
+    monkeypatch.setattr(Problem, "grouped", lambda problem: None)
+    many = project(base, [fisher], 1.0)
+    assert few.certificate.certified
+    assert float(few.damage) <= 1.0
+    # What rounding will add is predicted from two points near the optimum.
+    assert float(few.multipliers) == pytest.approx(float(many.multipliers), rel=1e-3)
+    assert torch.allclose(few.update, many.update, rtol=2**-7, atol=0.0)
