@@ -15,7 +15,7 @@
 #   HEALTH           host:port of the health service (127.0.0.1:8090)
 #   NODE_CONFIG      a SuperNode's node configuration, e.g. client-id="hospital-a" role="forget" ...
 #   NODE_KEY         a SuperNode's private key (TLS_DIR/node.key)
-#   RESTART_DELAY    seconds to wait after a SuperNode failed, before the container ends (65)
+#   RESTART_DELAY    seconds to wait after a SuperNode ended unasked, before the container ends (65)
 #   KEYS             register: the folder with the public keys, CLIENT.pub (TLS_DIR/nodes)
 #   NODES            register: the file that gets each client's node id ($FEDFORGET_HOME/nodes.yaml)
 #   WAIT             register: seconds that the SuperLink may take to answer (60)
@@ -62,22 +62,24 @@ supernode)
     else
         set -- "$@" --insecure
     fi
+    asked=0 node='' status=0
+    trap 'asked=1; kill -TERM $node 2>/dev/null' TERM INT
     flower-supernode "$@" &
     node=$!
-    trap 'kill -TERM $node 2>/dev/null' TERM INT
-    status=0
+    [ "$asked" = 0 ] || kill -TERM "$node"
     wait "$node" || status=$?
+    if [ "$asked" = 1 ]; then
+        wait "$node" || : # the signal interrupted the first
+        exit "$status"
+    fi
     trap - TERM INT
-    # A SuperLink takes a node for alive for about a minute after it died, and until then refuses
-    # its key: a restart at once would fail again and again.
-    case "$status" in
-    0 | 130 | 143) ;;
-    *)
-        echo "entrypoint.sh: the SuperNode ended with status $status, see above; where that says code 2004, its key" \
-            "is not registered, or its last process died a moment ago. Ending in ${RESTART_DELAY:-65} s" >&2
-        sleep "${RESTART_DELAY:-65}"
-        ;;
-    esac
+    # It also ends, with status 0, where the SuperLink does not know its key any more. A SuperLink takes a
+    # node for alive for about a minute after it died, and until then refuses its key: a restart at once
+    # would fail again and again.
+    [ "$status" != 0 ] || status=1
+    echo "entrypoint.sh: the SuperNode ended, see above: code 2004 says that its key is not registered, or that" \
+        "its last process died a moment ago. Ending with status $status in ${RESTART_DELAY:-65} s" >&2
+    sleep "${RESTART_DELAY:-65}"
     exit "$status"
     ;;
 register)

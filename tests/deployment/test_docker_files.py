@@ -139,6 +139,34 @@ def test_register_adds_its_connection_to_a_configuration_that_is_there(tmp_path:
     }
 
 
+def supernode(folder: Path, program: str) -> subprocess.Popen[str]:
+    """Start ``supernode`` with a ``flower-supernode`` of our own."""
+    (folder / "flower-supernode").write_text(f"#!/bin/sh\n{program}\n")
+    (folder / "flower-supernode").chmod(0o755)
+    env = {"INSECURE": "1", "NODE_CONFIG": 'client-id="a"', "RESTART_DELAY": "0"}
+    return subprocess.Popen(
+        ["sh", str(ENTRYPOINT), "supernode"], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "HOME": str(folder), **env},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("ends", "status"), [(0, 1), (3, 3)])
+def test_a_supernode_that_ends_unasked_has_failed(tmp_path: Path, ends: int, status: int) -> None:
+    """With status 0 it ends where a SuperLink that was started anew does not know it."""
+    process = supernode(tmp_path, f"exit {ends}")
+    assert "its key is not registered" in process.communicate(timeout=60)[1]
+    assert process.returncode == status
+
+
+def test_a_supernode_is_stopped(tmp_path: Path) -> None:
+    process = supernode(tmp_path, "echo up; exec sleep 600")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    process.terminate()
+    assert "the SuperNode ended" not in process.communicate(timeout=60)[1]
+    assert process.returncode == 143
+
+
 def test_a_client_is_added_to_the_keys(tmp_path: Path) -> None:
     for clients in (["a"], ["a", "b"]):
         subprocess.run(
