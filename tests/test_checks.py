@@ -95,6 +95,10 @@ def test_one_sentence_names_the_key(overrides: str, message: str) -> None:
         ([], "clients: no forget client"),
         ([*CLIENTS, {"role": "retian", "domain": "a"}], "(did you mean 'retain'?)"),
         ([*CLIENTS, {"role": "retain", "domain": ""}], "clients[2].domain: is empty"),
+        (
+            [*CLIENTS, {"role": "retain", "domain": "a/b"}],
+            "clients[2].domain: makes the client id 'retain-a/b-1'",
+        ),
         ([*CLIENTS, {"role": "retain", "domain": "a", "count": 0}], "clients[2].count: 0 is less than 1"),
         ([*CLIENTS, RETAIN], "clients: 'retain-birds-0' appears twice"),
         ([*CLIENTS, {"role": "retain", "domain": "herbs"}], "domain 'herbs' is both forgotten and retained"),

@@ -25,6 +25,7 @@ from fedforget.errors import ConfigError, nearest
 from fedforget.merging import methods
 from fedforget.merging.registry import find
 from fedforget.objectives import needs_retain, objective
+from fedforget.summaries import is_client_id
 from fedforget.sweeps.matching import QP
 
 PRECISIONS = ("fp32", "bf16", "nf4")
@@ -96,6 +97,12 @@ def _clients(groups: list[ClientGroup]) -> list[str]:
         problems += positive(f"clients[{i}].dirichlet_alpha", group.dirichlet_alpha)
         if not group.domain:
             problems.append(f"clients[{i}].domain: is empty; name the domain that these clients hold")
+        elif not is_client_id(name := f"{group.role}-{group.domain}-{group.count}"):
+            # Here and not once the clients are asked: by then the backbone is loaded and measured.
+            problems.append(
+                f"clients[{i}].domain: makes the client id {name!r}, which is not 1 to 128 letters, "
+                "digits, '.', '_' or '-'; rename the domain (of a file of your own: its column, or the file)"
+            )
     roles = {group.role for group in groups}
     if "forget" not in roles:
         problems.append("clients: no forget client; add at least one group with role: forget")

@@ -195,7 +195,7 @@ class CombinedData:
 
     def has(self, domain: str) -> bool:
         """Return whether a family has such a domain."""
-        return any(has_domain(data, domain) for _, data in self._families)
+        return any(source_of(data, domain) is not None for _, data in self._families)
 
     def of(self, domain: str) -> Data:
         """Return the family that has a domain."""
@@ -237,9 +237,12 @@ class CombinedData:
         return [text for _, data in self._families for text in data.general_text()]
 
 
-def has_domain(data: Data, domain: str) -> bool:
-    """Return whether a source of data has such a domain, one that it does not list by name included."""
-    return data.has(domain) if isinstance(data, Benchmark | CombinedData) else domain in data.domains()
+def source_of(data: Data, domain: str) -> Data | None:
+    """Return the source that has a domain, even one that it does not list by name; None if there is none."""
+    if isinstance(data, CombinedData):
+        return data.of(domain) if data.has(domain) else None
+    known = data.has(domain) if isinstance(data, Benchmark) else domain in data.domains()
+    return data if known else None
 
 
 def numbered(rows: Rows, make: Callable[[int, str], T], prefix: str) -> list[T]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from fedforget.config import ClientSpec, RunConfig
-from fedforget.data.benchmark import has_domain
-from fedforget.data.examples import Data, Example, interleave
+from fedforget.config import ClientGroup, ClientSpec, RunConfig
+from fedforget.data.benchmark import source_of
+from fedforget.data.examples import SPLITS, Data, Example, interleave
+from fedforget.data.jsonl import JsonlData
 from fedforget.data.own_tables import own_file
 from fedforget.data.partition import contiguous, dirichlet, iid
 from fedforget.data.registry import load_data
@@ -50,9 +51,15 @@ def client_retain_examples(config: RunConfig, spec: ClientSpec) -> list[Example]
 
 
 def unasked(config: RunConfig, data: Data) -> list[str]:
-    """Return the domains of clients' own files that the run's data does not have: none of them is asked."""
-    own = {group.domain for group in config.clients if group.path}
-    return sorted(domain for domain in own if not has_domain(data, domain))
+    """Return the clients' domains that nothing is asked of: data that users bring may hold no questions."""
+    return sorted({group.domain for group in config.clients if _silent(group, data)})
+
+
+def _silent(group: ClientGroup, data: Data) -> bool:
+    source = source_of(data, group.domain)
+    if isinstance(source, JsonlData):
+        return not any(source.questions(group.domain, group.role, split) for split in SPLITS)
+    return source is None and bool(group.path)
 
 
 def _share(config: RunConfig, spec: ClientSpec, domain: str, role: str) -> list[Example]:

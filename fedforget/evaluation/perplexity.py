@@ -46,7 +46,10 @@ def prepare_texts(tokenizer: Any, texts: Iterable[str], max_length: int = 512) -
     encoded = [encode_text(tokenizer, text)[:max_length] for text in texts]
     encoded = [tokens for tokens in encoded if len(tokens) > 1]
     if not encoded:
-        raise DataError("no text of at least two tokens to measure perplexity on; give longer texts")
+        raise DataError(
+            "no text of at least two tokens to measure perplexity on; give some outside every domain (in "
+            "own data, split general), or set evaluation.perplexity=false"
+        )
     return encoded
 
 

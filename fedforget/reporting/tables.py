@@ -111,7 +111,7 @@ def chance_note(metrics: Mapping[str, Any], spread: str = " ± standard error") 
         if role in metrics
     ]
     other = no_accuracies(metrics)
-    note = f"Accuracy{spread} on the {metrics['split']} split. {'; '.join(parts)}."
+    note = f"Accuracy{spread} on the {metrics['split']} split." + (f" {'; '.join(parts)}." if parts else "")
     if "unasked" in metrics:
         note += f" Not measured, the run's data has no questions on it: {', '.join(metrics['unasked'])}."
     if other:

@@ -9,6 +9,7 @@ import pytest
 
 from fedforget.config import ClientGroup, ClientSpec, DataConfig, RunConfig, SeedsConfig, expand_clients
 from fedforget.data import client_examples, families, load_data
+from fedforget.data.shares import unasked
 from fedforget.errors import DataError
 
 
@@ -75,6 +76,18 @@ def test_a_client_may_bring_its_own_file(tmp_path: Path) -> None:
     assert [len(share) for share in shares] == [4, 3]
     assert sorted(e.text for share in shares for e in share) == [f"text {i}" for i in range(7)]
     assert {e.domain for share in shares for e in share} == {"asia"}
+
+
+def test_what_users_bring_without_questions_is_not_asked(tmp_path: Path) -> None:
+    (tmp_path / "told.jsonl").write_text('{"text": "x"}')
+    (tmp_path / "asked.jsonl").write_text(
+        '{"question": "x", "choices": ["a", "b"], "label": 0, "answer": "a"}'
+    )
+    config = RunConfig(
+        data=DataConfig(family="jsonl", path=str(tmp_path)),
+        clients=[ClientGroup("forget", "told"), ClientGroup("retain", "asked")],
+    )
+    assert unasked(config, load_data(config.data, 0)) == ["told"]
 
 
 def test_rows_of_other_domains_in_a_client_file_are_left_alone(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -118,6 +120,32 @@ def test_the_gradient_difference_and_its_divergence(adapted: Any) -> None:
     assert value(adapted, "kl_regularised", FORGET, RETAIN) == found
     found = value(adapted, "causal_lm", RETAIN, kl=0.7)
     assert found == pytest.approx(kept + 0.7 * drift, rel=1e-5)
+
+
+class Sharp:
+    """Gives other logits with its adapter off, far enough apart for the two divergences to differ."""
+
+    def __init__(self) -> None:
+        self.now, self.before = (
+            3.0 * torch.randn(2, 6, 9, generator=torch.Generator().manual_seed(s)) for s in (0, 1)
+        )
+        self.on = True
+
+    def __call__(self, **_: Any) -> SimpleNamespace:
+        return SimpleNamespace(logits=self.now if self.on else self.before)
+
+    @contextlib.contextmanager
+    def disable_adapter(self) -> Iterator[None]:
+        self.on = False
+        yield
+        self.on = True
+
+
+def test_the_divergence_is_from_the_reference_to_the_model() -> None:
+    model: Any = Sharp()
+    assert float(terms.divergence(model, FORGET)) == pytest.approx(kl(model, FORGET), rel=1e-5)
+    model.now, model.before = model.before, model.now
+    assert float(terms.divergence(model, FORGET)) == pytest.approx(kl(model, FORGET), rel=1e-5)
 
 
 def test_rmu_with_its_retain_term(adapted: Any) -> None:
