@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from fedforget.data import Pair
+from fedforget.data import Example, Pair
 from fedforget.errors import DataError
+from fedforget.evaluation import muse
 from fedforget.evaluation.generation import generate
 from fedforget.evaluation.measures import Subject
 from fedforget.evaluation.muse import answer_alone, knowledge, muse_summary, privacy_leak
@@ -72,3 +73,28 @@ def test_the_summary_by_hand() -> None:
     assert found["privleak"] == pytest.approx(100 * (0.25 - 0.75) / 0.75)
     assert muse_summary(summary_rows(0.0))["collapse"] == ["knowmem_retain"]
     assert "privleak" not in muse_summary(summary_rows(0.5))
+
+
+def test_answers_are_scored_by_unstemmed_f1_up_to_the_next_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(muse, "generate", lambda *_, **__: ["running wild\n\nQuestion: What else is wild?"])
+    (row,) = knowledge("x", [Pair("q", "d", "How?", "run wild")], []).compute(Subject(None, None))
+    assert row["prediction"] == "running wild"
+    assert row["rouge_l_f1"] == 0.5  # "wild" of two words on either side; stems would make it 1
+
+
+def test_a_continuation_is_compared_with_as_many_tokens_of_the_true_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Words:
+        def __call__(self, text: str, **_: Any) -> dict[str, list[str]]:
+            return {"input_ids": text.split()}
+
+        def decode(self, words: list[str], **_: Any) -> str:
+            return " ".join(words)
+
+    words = [f"w{i}" for i in range(200)]
+    monkeypatch.setattr(muse, "generate", lambda *_, max_new_tokens, **__: [" ".join(words[:max_new_tokens])])
+    passage = Example("p", "d", " ".join(words), prompt="Once")
+    (row,) = muse._verbatim([passage]).compute(Subject(None, Words()))
+    assert row["rouge_l_f1"] == 1.0
+    assert len(row["reference"].split()) == 128

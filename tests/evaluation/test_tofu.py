@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 from scipy.stats import hmean, ks_2samp
 
+from fedforget.data import Pair
 from fedforget.errors import DataError
+from fedforget.evaluation import tofu
+from fedforget.evaluation.likelihoods import TokenScores
+from fedforget.evaluation.measures import Subject
 from fedforget.evaluation.tofu import (
     forget_quality,
     forget_truth_ratio,
@@ -93,3 +97,32 @@ def test_wrong_answers_that_are_likelier_are_a_collapse() -> None:
     found = tofu_summary(rows(right=-0.5))
     assert found["model_utility"] == 0.0
     assert found["collapse"] == ["real_authors", "world_facts", "model_utility"]
+
+
+PAIR = Pair(
+    "q", "d", "Who?", "He was running", paraphrased_answer="Running he was", perturbed_answers=("She sat",)
+)
+
+
+def test_answers_are_scored_by_stemmed_recall(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tofu, "generate", lambda *_, **__: ["He runs fast today"])
+    (row,) = tofu.answered("x", [PAIR]).compute(Subject(None, None))
+    assert row["rouge_l_recall"] == pytest.approx(
+        2 / 3
+    )  # "he" and the stem "run" of the answer's three words
+
+
+@pytest.mark.parametrize(("relative", "base"), [(False, "Running he was"), (True, "He was running")])
+def test_the_paraphrase_is_what_wrong_answers_are_compared_with(
+    monkeypatch: pytest.MonkeyPatch, relative: bool, base: str
+) -> None:
+    nothing = np.empty(0)
+    losses = {" He was running": 1.0, " Running he was": 2.0, " She sat": 4.0}
+    monkeypatch.setattr(tofu, "encode", lambda tokenizer, examples, length: [one.text for one in examples])
+    monkeypatch.setattr(
+        tofu,
+        "token_scores",
+        lambda model, texts, **_: [TokenScores(np.array([-losses[one]]), nothing, nothing) for one in texts],
+    )
+    (row,) = tofu._likelihoods("x", [PAIR], relative=relative).compute(Subject(None, None))
+    assert (row["answer_nll"], row["base_nll"], row["perturbed_nll"]) == (1.0, losses[f" {base}"], [4.0])
