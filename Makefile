@@ -32,8 +32,9 @@ demo-exact: $(STAMP)  ## FedSGT on digits, through `flwr run`: delete until serv
 test: $(STAMP)  ## Run the tests, two at a time with one thread each
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile
 
-bench: $(STAMP)  ## Merge speed and memory against naive torch and PEFT, small, under three minutes
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/merging.py
+bench: $(STAMP)  ## Merge speed and memory against naive torch and PEFT, and codecs: small, under three minutes
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/merging.py --repeats 1
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/codecs.py --small
 
 lint: $(STAMP)  ## ruff: style and formatting
 	$(BIN)/ruff check .

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,10 @@ from fedforget.errors import ConfigError
 
 ENGINES = ("auto", "torch", "numba")
 
-# Coordinates from which compiling, two seconds or three at the first use, is worth its time.
-_WORTH = 1 << 24
+# Coordinates per client from which compiling, two seconds or three at the first use, is worth its time.
+_WORTH = 1 << 28
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 Bits = NDArray[np.uint16]
 
@@ -77,7 +79,7 @@ class Kernels(NamedTuple):
 
 @cache
 def compile_kernels() -> Kernels:
-    """Compile the kernels, once in a process."""
+    """Compile the kernels, once in a process: two or three seconds."""
     import numba
     from llvmlite import ir
     from numba.extending import intrinsic
@@ -89,39 +91,42 @@ def compile_kernels() -> Kernels:
         return numba.float32(numba.uint32), generate
 
     as_float: Any = intrinsic(reinterpret)
-    # NumPy's division: a test for a zero divisor in every step would keep the loop from becoming vector code.
-    compiled: Any = numba.njit(nogil=True, error_model="numpy")
+
+    def compiled(signature: str) -> Callable[[F], F]:
+        # NumPy's division: a test for zero in every step would keep the loop from becoming vector code.
+        return cast(Callable[[F], F], numba.njit(signature, nogil=True, error_model="numpy"))
+
     zero = np.float32(0.0)
 
-    @compiled  # type: ignore[untyped-decorator]
+    @compiled("void(float32[::1], uint16[::1])")
     def start(total: Any, bits: Any) -> None:
         for j in range(len(total)):
             total[j] = as_float(np.uint32(bits[j]) << np.uint32(16))
 
-    @compiled  # type: ignore[untyped-decorator]
+    @compiled("void(float32[::1], uint16[::1])")
     def add(total: Any, bits: Any) -> None:
         for j in range(len(total)):
             total[j] += as_float(np.uint32(bits[j]) << np.uint32(16))
 
-    @compiled  # type: ignore[untyped-decorator]
+    @compiled("void(float32[::1], float32)")
     def divide(total: Any, number: Any) -> None:
         for j in range(len(total)):
             total[j] /= number
 
-    @compiled  # type: ignore[untyped-decorator]
+    @compiled("void(float32[::1], float32, float32)")
     def process(values: Any, threshold: Any, scale: Any) -> None:
         for j in range(len(values)):
             value = values[j]
             values[j] = value / scale if value >= threshold else zero
 
-    @compiled  # type: ignore[untyped-decorator]
+    @compiled("void(float32[::1], float32[::1], float32[::1], float32[::1])")
     def weigh(numerator: Any, total: Any, weights: Any, deltas: Any) -> None:
         for j in range(len(numerator)):
             numerator[j] += weights[j] * deltas[j]
         for j in range(len(total)):
             total[j] += weights[j]
 
-    @compiled  # type: ignore[untyped-decorator]
+    @compiled("UniTuple(int64, 2)(float32[::1], float32[::1], float32, float32)")
     def conclude(numerator: Any, total: Any, eps0: Any, least: Any) -> Any:
         for j in range(len(numerator)):
             numerator[j] = numerator[j] / (total[j] + eps0)
@@ -131,7 +136,7 @@ def compile_kernels() -> Kernels:
             enough = np.int32(enough + np.int32(total[j] >= least))
         return positive, positive - enough
 
-    @compiled  # type: ignore[untyped-decorator]
+    @compiled("UniTuple(int64, 4)(float32[::1], float32, float32)")
     def rank(keys: Any, low: Any, high: Any) -> Any:
         above_high, from_high, above_low, from_low = np.int32(0), np.int32(0), np.int32(0), np.int32(0)
         for j in range(len(keys)):
@@ -142,7 +147,7 @@ def compile_kernels() -> Kernels:
             from_low = np.int32(from_low + np.int32(key >= low))
         return above_high, from_high, above_low, from_low
 
-    @compiled  # type: ignore[untyped-decorator]
+    @compiled("int64(float32[::1], float32, float32, float32[::1])")
     def between(keys: Any, low: Any, high: Any, out: Any) -> Any:
         found = 0
         for j in range(len(keys)):

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 import torch
 
 from fedforget.errors import SummaryError
-from fedforget.merging.compiled import use_numba
+from fedforget.merging.compiled import compile_kernels, use_numba
 from fedforget.merging.layout import Layout
 from fedforget.merging.sources import Part, Source
 from fedforget.summaries import ClientSummary
@@ -58,6 +58,8 @@ class Clients:
             for name in self.layouts:
                 self._note_dtypes(name, summary)
         self.compiled = use_numba(engine, sum(layout.size for layout in self.layouts.values()))
+        if self.compiled:
+            compile_kernels()  # before threads ask for them at once
         self.forget = [summary for summary in self.all if summary.role == "forget"]
         self.retain = [summary for summary in self.all if summary.role == "retain"]
         if not self.forget:
