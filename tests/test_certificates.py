@@ -20,6 +20,7 @@ from fedforget.certification import certify
 from fedforget.codecs.top import sparsify
 from fedforget.errors import ModelError, RunError, SummaryError
 from fedforget.merging import merge
+from fedforget.presets import load
 from fedforget.runs import RunDirectory
 from fedforget.sparse_fisher import dense_fisher
 from fedforget.stored_fishers import find_fishers
@@ -84,6 +85,24 @@ def test_a_self_consistent_lie_about_optimality_is_found_against_the_base(
     assert (
         f"as recorded, for the summary of client '{said['forget'][0]}' is not in" in capsys.readouterr().out
     )
+
+
+@pytest.mark.parametrize("epsilon", ["1e-3", "0", "1e9"])
+def test_the_base_is_that_of_a_hardened_merge(tmp_path: Path, epsilon: str) -> None:
+    config = load("firm-ci", "model.device=cpu")
+    config.clients[0].count = 4
+    config.robust.clip, config.robust.pool = "median", "geometric_median"
+    run = RunDirectory.create(tmp_path / "run", config, "firm-ci")
+    for i in range(6):
+        draw, role = torch.Generator().manual_seed(i), "forget" if i < 5 else "retain"
+        deltas = {"w": (1 + 9 * (i == 0)) * torch.randn(17, 9, generator=draw)}
+        fishers = {"w": torch.rand(17, 9, generator=draw)}
+        domain = "herbs" if i < 4 else f"d{i}"
+        ClientSummary(f"c{i}", role, domain, 8, deltas, fishers).save(run.summaries / f"c{i}")  # type: ignore[arg-type]
+    run.update(clients={f"c{i}": {} for i in range(6)})
+    path = merge_again(run, "firm", {"epsilon": epsilon}) / UPDATE
+    found = certify(path, run.summaries)
+    assert (found.problems, found.as_recorded, found.optimal) == ([], "", {"w": True})
 
 
 def test_another_gap_and_another_base_are_found(certified: Path) -> None:
