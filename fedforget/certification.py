@@ -140,11 +140,15 @@ def _said(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
     try:
         said = read(metadata, path)
         if said:
+            said["parameters"] = dict(said["parameters"])
             for key in ("epsilon", "alpha", "eps0"):
                 said[key] = float(said[key])
-            said["parameters"] = dict(said["parameters"])
+                if float(said["parameters"].get(key, said[key])) != said[key]:
+                    raise ValueError(f"two values of {key}")
             for key in ("clients", "forget"):
-                said[key] = [str(client) for client in said[key]]
+                if not all(isinstance(client, str) for client in said[key]) or isinstance(said[key], str):
+                    raise TypeError(f"{key} are not ids")
+                said[key] = list(said[key])
             said["tensors"] = {str(name): dict(one) for name, one in said["tensors"].items()}
             if not (0.0 < said["alpha"] <= 1.0 and said["eps0"] >= 0.0 and said["epsilon"] >= 0.0):
                 raise ValueError("alpha, eps0 or epsilon is out of range")
@@ -307,8 +311,10 @@ def _entry(raw: Mapping[str, Any], clients: int) -> dict[str, Any]:
         if len(values) != clients:
             raise ValueError(f"its {key} are not one per client")
     numbers = {key: float(raw[key]) for key in ("slack_gap", "duality_gap", "base_norm")}
-    return {**lists, **numbers, "certified": bool(raw["certified"])}
+    if not isinstance(raw["certified"], bool) or raw["working"] not in ("float32", "float64"):
+        raise ValueError("certified or working is not a value of theirs")
+    return {**lists, **numbers, "certified": raw["certified"]}
 
 
 def _close(one: float, other: float) -> bool:
-    return one == other or abs(one - other) <= _SAME * max(abs(one), abs(other), 1e-300)
+    return one == other or abs(one - other) <= _SAME * max(abs(one), 1e-300)

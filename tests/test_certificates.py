@@ -172,6 +172,7 @@ def test_a_larger_update_breaks_the_budget_of_a_named_client(certified: Path) ->
     [
         ("multipliers", 1.0, "multipliers do not give the gap"),
         ("ratio", 0.5, "b/epsilon = 0.5"),
+        ("ratio", "inf", "b/epsilon = inf"),
         ("fishers", "0" * 64, "is not the one that the certificate was made with"),
     ],
 )
@@ -188,6 +189,9 @@ def test_edited_claims_are_found(certified: Path, key: str, value: Any, message:
 def test_another_epsilon_and_a_missing_tensor_are_found(certified: Path) -> None:
     said = content(certified)
     rewrite(certified, {**said, "epsilon": 1e-4})
+    with pytest.raises(ModelError, match=r"was changed or is not one .*two values of epsilon"):
+        certify(certified, find_fishers(certified))
+    rewrite(certified, {**said, "epsilon": 1e-4, "parameters": {**said["parameters"], "epsilon": 1e-4}})
     assert any("exceeds the budget" in one for one in certify(certified, find_fishers(certified)).problems)
     name = sorted(said["tensors"])[0]
     rewrite(certified, {**said, "tensors": {k: v for k, v in said["tensors"].items() if k != name}})
