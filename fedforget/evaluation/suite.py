@@ -114,9 +114,12 @@ class Suite:
         if split not in SPLITS:
             raise DataError(f"split {split!r} is neither 'select' nor 'report'")
         parts = self.parts() if parts is None else parts
-        applied = deltas_applied(self.backbone.model, deltas) if deltas else contextlib.nullcontext()
-        with applied:
-            return self._measure(split, parts)
+        applied: contextlib.AbstractContextManager[dict[str, float]] = contextlib.nullcontext({})
+        if deltas:
+            applied = deltas_applied(self.backbone.model, deltas)
+        with applied as lost:
+            result = self._measure(split, parts)
+        return {**result, "lost_in_rounding": max(lost.values())} if lost else result
 
     def _measure(self, split: str, parts: Sequence[Part]) -> dict[str, Any]:
         model, settings = self.backbone.model, self.config.evaluation

@@ -19,6 +19,9 @@ from fedforget.reporting.tables import Table
 from fedforget.runs import RunDirectory
 from fedforget.sequential.config import KIND
 
+# Share of a tensor's update from which a reader must know that rounding undid it.
+_LOST = 0.01
+
 
 def write_report(run: RunDirectory) -> Path:
     """Write ``report.html`` from the run's stored data, in place of an earlier one.
@@ -135,6 +138,11 @@ def warnings(record: Mapping[str, Any], metrics: Mapping[str, Any], merge: Mappi
         for name in ("before", "after")
         if (lost := (metrics.get(name) or {}).get("collapse"))
     ]
+    if (lost := (metrics.get("after") or {}).get("lost_in_rounding", 0.0)) > _LOST:
+        found.append(
+            f"The backbone's weights did not take {lost:.1%} of a tensor's update (its norm, at most): "
+            "rounding undid it, and what was measured is what is left."
+        )
     loose = [
         name
         for name, report in (merge.get("tensors") or {}).items()

@@ -115,6 +115,7 @@ def test_deltas_are_added_and_taken_away(tiny_backbone: Backbone) -> None:
     plain = suite.evaluate()["perplexity"]["perplexity"]
     moved = suite.evaluate({name: torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))})
     assert moved["perplexity"]["perplexity"] != plain
+    assert 0.0 < moved["lost_in_rounding"] < 1e-6
     assert torch.equal(weight, before)
     assert suite.evaluate()["perplexity"]["perplexity"] == plain
 

@@ -176,6 +176,13 @@ def test_a_domain_that_was_never_known_is_warned_of() -> None:
     assert "hardly knew herbs before" in found
 
 
+def test_an_update_that_rounding_undid_is_warned_of() -> None:
+    after = measured(0.4, 0.8)
+    assert warnings({"status": "completed"}, {"after": {**after, "lost_in_rounding": 1e-3}}, {}) == []
+    (found,) = warnings({"status": "completed"}, {"after": {**after, "lost_in_rounding": 0.25}}, {})
+    assert "did not take 25.0% of a tensor's update" in found
+
+
 def test_a_failed_run_says_why() -> None:
     (found,) = warnings({"status": "failed", "error": "node 3 is gone"}, {}, {})
     assert found == "The run failed: node 3 is gone."
