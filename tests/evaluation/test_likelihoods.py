@@ -82,6 +82,7 @@ def test_membership_scores_by_hand() -> None:
     found = membership_scores(scores)
     assert found == {"loss": -2.0, "min_k": -3.5, "min_k_plus_plus": -1.5}
     assert membership_scores(scores, 0.1)["min_k"] == -4.0  # at least one token
+    assert membership_scores(scores, 0.35)["min_k"] == -4.0  # 1.75 tokens are one
     with pytest.raises(DataError, match=r"outside \(0, 1\]"):
         membership_scores(scores, 0.0)
 
