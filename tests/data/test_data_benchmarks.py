@@ -231,6 +231,13 @@ def test_what_a_csv_holds_is_taken_as_it_is_written(tmp_path: Path) -> None:
     assert [(one.id, one.answer) for one in asked] == [("7", 1)]
 
 
+@pytest.mark.parametrize(("family", "domain"), [("tofu", "forget01"), ("muse", "books")])
+def test_the_right_choice_is_not_always_the_first(files: dict[str, str], family: str, domain: str) -> None:
+    data = load(files, family)
+    asked = [one for split in ("select", "report") for one in data.questions(domain, "forget", split)]
+    assert len({one.answer for one in asked}) > 1
+
+
 def test_a_subject_may_be_empty(tmp_path: Path) -> None:
     # As in the auxiliary_train of MMLU.
     rows = [{"question": f"q{i}", "choices": ["a", "b"], "answer": 0, "subject": ""} for i in range(2)]
