@@ -122,6 +122,15 @@ def test_curves_are_named_by_what_varies() -> None:
     assert list(curves(found)) == ["firm:epsilon=inf", "firm:epsilon=4.1e-05", "avg"]
 
 
+def test_a_budget_that_binds_nowhere_is_flagged() -> None:
+    slack, binding = (result("firm", gamma, 0.4, 0.3, epsilon=1.0) for gamma in (1.0, 2.0))
+    slack["merge"], binding["merge"] = {"projected": 0.0}, {"projected": 0.5}
+    found = match_sweep([*BASE, slack, binding])
+    assert [one["inactive"] for one in found["pairs"]] == [True, False]
+    flags = [row[-1] for row in matched_tables(found)[0].rows]
+    assert ["projection inactive" in one for one in flags] == [True, False]
+
+
 def test_of_several_curves_the_one_with_the_runs_own_parameters_is_meant() -> None:
     def swept(*epsilons: str) -> list[dict[str, Any]]:
         return [
