@@ -10,7 +10,7 @@ import datasets
 import evaluate
 
 # isort: on
-from rouge_score import rouge_scorer
+from rouge_score import rouge_scorer, tokenizers
 
 _DESCRIPTION = "ROUGE-L precision, recall and F1: the longest common subsequence of words."
 
@@ -41,7 +41,9 @@ def per_item(
     predictions: Sequence[str], references: Sequence[str], *, use_stemmer: bool = True
 ) -> list[dict[str, float]]:
     """Return ``recall``, ``f1`` and ``precision`` of ROUGE-L for each pair."""
-    scorer = rouge_scorer.RougeScorer(["rougeL"], use_stemmer=use_stemmer)
+    # Left to choose its tokenizer, it logs that through absl, which sets up logging for the whole process.
+    tokenizer = tokenizers.DefaultTokenizer(use_stemmer)
+    scorer = rouge_scorer.RougeScorer(["rougeL"], tokenizer=tokenizer)
     found = []
     for prediction, reference in zip(predictions, references, strict=True):
         score = scorer.score(target=reference, prediction=prediction)["rougeL"]

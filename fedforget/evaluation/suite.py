@@ -167,7 +167,7 @@ class Suite:
             if not questions:
                 raise DataError(
                     f"domain {domain!r} ({role}) has no questions in the {split!r} split; "
-                    "add some, or leave the domain out of the evaluation"
+                    "add some: `fedforget data check` counts what there is"
                 )
             settings = self.config.evaluation
             kept = asked(questions, settings.max_questions, self.config.seeds.evaluation, *key)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
 from rouge_score import rouge_scorer
@@ -49,3 +51,9 @@ def test_generation_in_batches_is_generation_one_by_one(tiny_backbone: Backbone)
             if ids[-1] == tiny_backbone.tokenizer.eos_token_id:
                 break
         assert text == tiny_backbone.tokenizer.decode(ids[start:], skip_special_tokens=True)
+
+
+def test_logging_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [])
+    per_item(["a"], ["a"])
+    assert logging.root.handlers == []
