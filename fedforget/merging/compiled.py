@@ -64,7 +64,7 @@ class Kernels(NamedTuple):
     rank : callable
         ``(keys, low, high)``: how many keys are above ``high``, from ``high``, above ``low``, from ``low``.
     between : callable
-        ``(keys, low, high, out)``: copy what lies between, and return how much that is.
+        ``(keys, low, high, inside)``: tell of each key whether it lies between.
     """
 
     start: Callable[[Any, Bits], None]
@@ -74,7 +74,7 @@ class Kernels(NamedTuple):
     weigh: Callable[[Any, Any, Any, Any], None]
     conclude: Callable[[Any, Any, np.float32, np.float32], tuple[int, int]]
     rank: Callable[[Any, np.float32, np.float32], tuple[int, int, int, int]]
-    between: Callable[[Any, np.float32, np.float32, Any], int]
+    between: Callable[[Any, np.float32, np.float32, NDArray[np.bool_]], None]
 
 
 @cache
@@ -147,14 +147,9 @@ def compile_kernels() -> Kernels:
             from_low = np.int32(from_low + np.int32(key >= low))
         return above_high, from_high, above_low, from_low
 
-    @compiled("int64(float32[::1], float32, float32, float32[::1])")
-    def between(keys: Any, low: Any, high: Any, out: Any) -> Any:
-        found = 0
+    @compiled("void(float32[::1], float32, float32, boolean[::1])")
+    def between(keys: Any, low: Any, high: Any, inside: Any) -> None:
         for j in range(len(keys)):
-            key = keys[j]
-            # Written always and counted where it lies inside: a branch would be mispredicted.
-            out[found] = key
-            found += (key > low) & (key < high)
-        return found
+            inside[j] = (keys[j] > low) & (keys[j] < high)
 
     return Kernels(start, add, divide, process, weigh, conclude, rank, between)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedforget.merging.compiled import compile_kernels
+from fedforget.merging.layout import Scratch
 from fedforget.merging.sources import Source
 
 # Numbers whose order is that of the magnitudes they stand for: non-negative floating-point values, or
@@ -67,7 +68,7 @@ class Stream:
         return self.source.layout.size
 
     def map(self, function: Callable[[Keys], R]) -> list[R]:
-        """Apply a function to the keys of every block; results in order."""
+        """Apply a function, which keeps no view of them, to the keys of every block; results in order."""
         source = self.source.unread()
         keys = self._reader(source)
 
@@ -104,10 +105,15 @@ class Stream:
         if plain is not None:
             bits = plain.view(torch.int16).numpy()
             return lambda start, stop: bits[start:stop] & 0x7FFF
-        read = source.fisher if self.of_fisher else source.delta
+        read, scratch = source.fisher if self.of_fisher else source.delta, Scratch(source.dtype)
+
+        def magnitudes(start: int, stop: int) -> Tensor:
+            size = stop - start
+            return read(start, stop, scratch("keys", size), scratch("spare", size)).abs_()
+
         if self.as_values:
-            return lambda start, stop: read(start, stop).abs_().to(torch.float64).numpy()
-        return lambda start, stop: read(start, stop).abs_().numpy()
+            return lambda start, stop: magnitudes(start, stop).to(torch.float64).numpy()
+        return lambda start, stop: magnitudes(start, stop).numpy()
 
     def _bits(self, source: Source) -> Tensor | None:
         if source.compiled:
@@ -205,11 +211,12 @@ def _bracketed(streams: Sequence[Stream], size: int, k: int) -> tuple[Any, Any]:
 def _look_compiled(keys: Keys, low: Any, high: Any) -> tuple[Sequence[int], Any, Keys]:
     kernels = compile_kernels()
     counts = [int(count) for count in kernels.rank(keys, low, high)]
-    inside = np.empty(0, np.float32)
+    places = np.empty(0, np.intp)
     if 0 < counts[2] - counts[1] <= len(keys) // 4:
-        room = np.empty(len(keys) + 1, np.float32)
-        inside = room[: kernels.between(keys, low, high, room)].copy()
-    return counts, keys.max(), inside
+        inside = np.empty(len(keys), np.bool_)
+        kernels.between(keys, low, high, inside)
+        places = np.flatnonzero(inside)
+    return counts, keys.max(), keys[places]
 
 
 def _refined(streams: Sequence[Stream], k: int) -> Any:
