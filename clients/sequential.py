@@ -7,7 +7,7 @@ import json
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flwr.client import NumPyClient
@@ -19,13 +19,16 @@ from fedforget.errors import RunError
 from fedforget.files import home
 from fedforget.protocol import Description
 from fedforget.sequential import protocol as words
-from fedforget.sequential.borrowing import borrowed_stack
 from fedforget.sequential.config import SequentialRunConfig
 from fedforget.sequential.modules import ModuleCache, PrefixModule
 from fedforget.sequential.protocol import Done, Work
-from fedforget.sequential.stack import ModuleStack
-from fedforget.sequential.training import LocalResult, train_locally
 from fedforget.summaries import is_client_id
+
+# PEFT and transformers take seconds to import, which a deployed client does anew for each message. They are
+# imported where they are used.
+if TYPE_CHECKING:
+    from fedforget.sequential.stack import ModuleStack
+    from fedforget.sequential.training import LocalResult
 
 
 class SequentialClient(NumPyClient):
@@ -78,6 +81,7 @@ class SequentialClient(NumPyClient):
             words.OWN: bool(self.data),
         }
         if config.get(words.EMBEDDINGS):
+            from fedforget.sequential.borrowing import borrowed_stack
             from fedforget.sequential.embeddings import slice_embeddings
 
             threads = self.config.training.threads
@@ -115,6 +119,8 @@ class SequentialClient(NumPyClient):
         FedForgetError
             The message cannot be read, a module was damaged on the way, or training collapsed.
         """
+        from fedforget.sequential.borrowing import borrowed_stack
+
         started = time.monotonic()
         if bool(config.get(words.OWN, self.data)) != bool(self.data):
             raise RunError(
@@ -159,6 +165,8 @@ class SequentialClient(NumPyClient):
         return client_records(self.config, self.client_id, slices=slices, without=self.without)
 
     def _train(self, stack: ModuleStack, one: Work, data: ClientRecords) -> tuple[bytes, Done]:
+        from fedforget.sequential.training import train_locally
+
         frozen = [self._cached(sha, one.prefix[:depth]) for depth, sha in enumerate(one.frozen, start=1)]
         current = self._cached(one.current, one.prefix).tensors if one.current else None
         result = train_locally(
@@ -194,6 +202,8 @@ class SequentialClient(NumPyClient):
 
 def describe_sequential(config: SequentialRunConfig, partition: int, client_id: str) -> Description:
     """Describe a node of a FedSGT run; ``client_id`` is empty for a simulated one."""
+    from fedforget.sequential.borrowing import borrowed_stack
+
     with borrowed_stack(config) as stack:
         fingerprint = stack.classifier.fingerprint
     return Description(

@@ -260,12 +260,6 @@ def test_a_trace_is_for_those_who_ask(
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_the_command_line_itself_imports_no_model_library() -> None:
-    code = "import fedforget.cli, sys; print({'torch', 'transformers', 'matplotlib'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
-
-
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
 def test_a_disk_that_takes_nothing(
     capsys: pytest.CaptureFixture[str], stored_run: RunDirectory, monkeypatch: pytest.MonkeyPatch, number: int

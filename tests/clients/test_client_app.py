@@ -176,3 +176,12 @@ def test_the_simulation_process_works_where_the_packages_are(tmp_path: Path) -> 
 
     assert run("flwr-simulation") == f"True {tmp_path}"
     assert run("flwr-clientapp") == "False None"
+
+
+def test_a_message_waits_for_no_import_that_it_does_not_need() -> None:
+    """A deployed client works on each message in a new process; slices are told without a model."""
+    code = (
+        "import sys, clients.client_app, clients.sequential; print({'peft', 'transformers'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -12,14 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from clients import sequential as sequential_client
 from fedforget.data.corpora import load_corpus
 from fedforget.data.holdings import client_records
 from fedforget.errors import ConfigError, RunError, TrainingError
 from fedforget.runs import RunDirectory
 from fedforget.seeds import derive_seed
 from fedforget.sequences.ledger import Deletion, Ledger
-from fedforget.sequential import approximate
+from fedforget.sequential import approximate, training
 from fedforget.sequential.ascent import ascend_locally
 from fedforget.sequential.classifiers import load_classifier
 from fedforget.sequential.config import SequentialRunConfig
@@ -174,10 +173,10 @@ def test_a_repaired_cluster_never_had_the_data_given_its_clustering(config: Conf
 def test_clusters_begin_alike_and_other_methods_do_not(config: Config, tmp_path: Path) -> None:
     method = made("FedCIO", config(), tmp_path / "run")
     asked: list[int] = []
-    real = sequential_client.train_locally
+    real = training.train_locally
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            sequential_client, "train_locally",
+            training, "train_locally",
             lambda *a, **k: asked.append(k["init_seed"]) or real(*a, **k),
         )  # fmt: skip
         method.train()
@@ -299,7 +298,7 @@ def test_an_interrupted_training_carries_on(config: Config, tmp_path: Path, name
     whole = made(name, config(), tmp_path / "whole")
     whole.train()
     calls = 0
-    real = sequential_client.train_locally
+    real = training.train_locally
 
     def failing(*args: Any, **options: Any) -> Any:
         nonlocal calls
@@ -309,7 +308,7 @@ def test_an_interrupted_training_carries_on(config: Config, tmp_path: Path, name
         return real(*args, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sequential_client, "train_locally", failing)
+        patch.setattr(training, "train_locally", failing)
         with pytest.raises(RunError, match="the power is gone"):
             made(name, config(), tmp_path / "run").train()
     method = made(name, config(), tmp_path / "run")
