@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedforget.projection.sparse import FisherSupport, exponent, rescaled, times_power
+from fedforget.projection.sparse import FisherSupport, exponent, rescaled, take, times_power_
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -111,7 +111,7 @@ class Problem:
     def round(self, update: Vector, dtype: torch.dtype) -> Tensor:
         """Cast an update in rescaled units to the dtype it is delivered in, to nearest."""
         with np.errstate(over="ignore", under="ignore"):
-            return torch.from_numpy(times_power(update, self.exponent)).to(dtype)
+            return torch.from_numpy(times_power_(update.copy(), self.exponent)).to(dtype)
 
     def unround(self, values: Tensor) -> Vector:
         """Return delivered values in rescaled units."""
@@ -167,7 +167,7 @@ def reduce_problem(
     """
     acting = [_where_non_zero(base, fishers[k]) for k in violated]
     index = acting[0].index if len(acting) == 1 else _union(acting, base.numel())
-    values = base[index]
+    values = take(base, index)
     power = exponent(float(values.abs().max()))
     powers = np.array([exponent(float(one.values.max())) for one in acting], dtype=np.int64)
     divisors = np.array([one.divisor for one in acting])
@@ -179,7 +179,7 @@ def reduce_problem(
 
 
 def _where_non_zero(base: Tensor, fisher: FisherSupport) -> FisherSupport:
-    values = base[fisher.index]
+    values = take(base, fisher.index)
     if bool(values.abs().min() > 0):  # several times as fast as the comparison of every value
         return fisher
     keep = values != 0

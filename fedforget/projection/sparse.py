@@ -98,7 +98,7 @@ def damage(update: Tensor, fisher: FisherSupport) -> float:
     if not fisher.values.numel():
         return 0.0
     c, total, largest = exponent(float(fisher.values.max())), 0.0, 0.0
-    values = update[fisher.index]
+    values = take(update, fisher.index)
     largest = float(values.abs().max())
     if largest == 0.0:
         return 0.0
@@ -118,13 +118,20 @@ def exponent(value: float) -> int:
 
 def rescaled(tensor: Tensor, power: int) -> NDArray[np.float64]:
     """Return a tensor times a power of two, in fp64: exact unless it leaves fp64's range."""
-    return times_power(tensor.to(torch.float64).numpy(), power)
+    return times_power_(tensor.to(torch.float64, copy=True).numpy(), power)
 
 
-def times_power(values: NDArray[np.float64], power: int) -> NDArray[np.float64]:
-    """Return an array times a power of two."""
+def times_power_(values: NDArray[np.float64], power: int) -> NDArray[np.float64]:
+    """Multiply an array by a power of two, in place, and return it."""
     # One product where the power is an fp64 number, which ldexp takes several times as long for.
-    return values * 2.0**power if -1000 < power < 1000 else np.ldexp(values, power)
+    if -1000 < power < 1000:
+        return np.multiply(values, 2.0**power, out=values)
+    return np.ldexp(values, power, out=values)
+
+
+def take(update: Tensor, index: Tensor) -> Tensor:
+    """Return the entries at ascending places: the update itself where these are all places there are."""
+    return update if len(index) == update.numel() else update[index]
 
 
 def _check_range(name: str, values: Tensor) -> None:
