@@ -22,7 +22,7 @@ from fedforget.files import read_json
 from fedforget.sparse_fisher import Coverage, Fisher, SparseFisher
 from fedforget.summaries import ClientSummary
 from fedforget.two_phase import candidates, check_answer, completed, missing
-from strategies.dispatch import Task, dispatch, raise_failures
+from strategies.dispatch import Task, dispatch, raise_failures, storing
 from strategies.roles import Assignment
 from strategies.spool import Spool, buckets_of
 
@@ -77,8 +77,9 @@ def second_phase(
 
     def receive(name: str, reply: Message) -> None:
         summary, facts = open_[name].complete(reply)
-        spool.finish(specs[name], summary, facts)
-        stored(name)
+        with storing(spool.folder):
+            spool.finish(specs[name], summary, facts)
+            stored(name)
 
     failed = dispatch(grid, tasks, receive, timeout=timeout, poll=poll)
     raise_failures(failed, "the second phase of pooling cannot be completed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from pathlib import Path
 
@@ -16,9 +17,9 @@ from fedforget import protocol
 from fedforget.codecs import Instruction, pack
 from fedforget.codecs.exchange import pack_values, unpack_places
 from fedforget.config import RunConfig
-from fedforget.errors import RunError
+from fedforget.errors import RunError, StorageError
 from fedforget.reporting.tables import client_table, markdown
-from fedforget.summaries import Coverage
+from fedforget.summaries import ClientSummary, Coverage
 
 
 def obedient(message: Message) -> list[Message]:
@@ -167,6 +168,22 @@ def test_a_second_phase_that_failed_is_asked_for_again(config: RunConfig, tmp_pa
         "forget-b-0": "top",
         "retain-c-0": "top",
     }
+
+
+def test_a_full_disk_ends_the_second_phase_in_a_sentence(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.communication.fisher = "two-phase"
+    save = ClientSummary.save
+
+    def full(self: ClientSummary, directory: Path) -> None:
+        if self.coverage.kind == "pooled-top":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(self, directory)
+
+    monkeypatch.setattr(ClientSummary, "save", full)
+    with pytest.raises(StorageError, match=r"cannot be stored \(No space left on device\); free some disk"):
+        make_firm(config, tmp_path / "run").start(FakeGrid(train=in_two_phases).mock)
 
 
 def test_a_wrong_second_answer_is_refused(config: RunConfig, tmp_path: Path) -> None:
