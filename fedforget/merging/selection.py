@@ -116,8 +116,6 @@ class Stream:
         return lambda start, stop: magnitudes(start, stop).numpy()
 
     def _bits(self, source: Source) -> Tensor | None:
-        if source.compiled:
-            return None
         # Without the sign bit, 16-bit floating-point numbers sort as the integers that their bits are.
         parts = source.fishers if self.of_fisher else source.deltas
         plain = parts[0].plain if len(parts) == 1 else None
@@ -179,7 +177,7 @@ def _bracketed(streams: Sequence[Stream], size: int, k: int) -> tuple[Any, Any]:
     ranks = ranks.clip(0, len(sample) - 1)
     sample.partition(np.unique(ranks))
     low, high = sample[ranks]
-    compiled = all(stream.source.compiled and not stream.as_values for stream in streams)
+    compiled = all(stream.source.compiled for stream in streams) and sample.dtype == np.float32
 
     def look(keys: Keys) -> tuple[Sequence[int], Any, Keys]:
         if compiled:
