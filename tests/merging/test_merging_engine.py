@@ -7,16 +7,19 @@ import pickle
 import subprocess
 import sys
 import textwrap
+import weakref
 
 import pytest
 import reference_base
 import torch
 
+from fedforget.config import MergeConfig
 from fedforget.errors import ConfigError, SummaryError
 from fedforget.mapped import MappedTensors
 from fedforget.merging import compiled, layout, merge, methods, selection
 from fedforget.merging.layout import Layout, in_threads
 from fedforget.summaries import ClientSummary, LoraFactors
+from fedforget.updates import load_update, merge_to
 
 WIDE = {"w": (150, 1400)}  # four blocks of 46 rows, the last one short
 
@@ -186,6 +189,25 @@ def test_mapped_tensors_can_be_read_again_after_their_release(tmp_path):
     # What one reader changes, nobody else sees.
     tensor.zero_()
     assert same(pickle.loads(pickle.dumps(mapped))["w"], client.fisher["w"])
+
+
+def test_update_is_written_while_one_tensor_is_held(tmp_path):
+    names = ["a", "b", "c"]
+    zeros = {name: torch.zeros(4, 4) for name in names}
+    clients = [ClientSummary("one", "forget", "bio", 1, zeros)]
+    before = []
+
+    def stream(summaries, method, **parameters):
+        for name in names:
+            assert not before or before[-1]() is None
+            tensor = torch.ones(4, 4)
+            before.append(weakref.ref(tensor))
+            yield name, tensor, {"norm": 4.0}
+            del tensor
+
+    merge_to(tmp_path, MergeConfig(method="avg"), clients, stream)
+    assert len(before) == 3
+    assert torch.equal(load_update(tmp_path)["c"], torch.ones(4, 4))
 
 
 MEASURE = textwrap.dedent(
