@@ -58,11 +58,18 @@ def main() -> None:
     torch.set_num_threads(1)
     print("| engine | stage | user s | system s | thousand page faults |")
     print("| --- | --- | ---: | ---: | ---: |")
+    sums = {}
     for engine in ("torch", "numba"):
         clock, tensors = stages(args.folder, engine)
+        sums[engine] = [sum(parts[i] for parts in clock.spent.values()) / tensors for i in (0, 1)]
         for stage, parts in clock.spent.items():
             user, system, faults = (part / tensors for part in parts)
             print(f"| {engine} | {stage} | {user:.2f} | {system:.2f} | {faults:.0f} |")
+    for engine, (user, system) in sums.items():
+        print(
+            f"\n{engine}: {user + system:.2f} CPU s per tensor, of which {system:.2f} s go to page faults "
+            "and other work of the system, which no kernel of ours shortens."
+        )
     path = sorted(args.folder.iterdir())[0] / "fisher.safetensors"
     print("\n| reading | CPU s per GB |\n| --- | ---: |")
     for name, read in READERS.items():
