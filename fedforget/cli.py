@@ -22,7 +22,7 @@ import typer
 
 from fedforget.commands import data, export, operating, score, sequential, sweep
 from fedforget.commands.sweep import Run, Runs, Set, over_seeds, pairs, progress
-from fedforget.errors import FedForgetError
+from fedforget.errors import FedForgetError, RunError
 from fedforget.progress import quiet_libraries
 
 GROUP = "fedforget.commands"
@@ -173,14 +173,25 @@ def merge(
     typer.echo(f"Merged: {target}\n{said(locate_update(target), RunDirectory(run))}")
 
 
-def report(run: Runs) -> None:
+def report(
+    run: Runs,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            help="Of a folder of seeds: a Markdown page whose tables are made anew, such as docs/results.md.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
     """Write report.html again from what the run, or every run of a folder of seeds, has stored."""
     from fedforget.pooling import seed_runs
     from fedforget.reporting import write_report
     from fedforget.runs import RunDirectory
 
+    if page is not None and not seed_runs(run):
+        raise RunError(f"--page: {run} holds no runs of seeds (seed-0, seed-1, ...)")
     if seed_runs(run):
-        over_seeds(run)
+        over_seeds(run, page)
         typer.echo(f"Report: {run / 'report.html'}")
         return
     typer.echo(f"Report: {write_report(RunDirectory(run))}")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from scipy import stats
 
 from fedforget.errors import RunError
-from fedforget.measured import measures
+from fedforget.measured import ROLES, measures
 from fedforget.runs import RunDirectory
-from fedforget.sweeps.files import Result, key_of
+from fedforget.sweeps.files import Result, key_of, setting_of
+from fedforget.sweeps.matching import QP
 
 _SEED = "seed-"
 
@@ -51,21 +53,41 @@ def pool_metrics(measured: Sequence[Mapping[str, Any]], confidence: float = 0.95
 def pool_sweeps(sweeps: Sequence[Sequence[Result]], confidence: float = 0.95) -> list[dict[str, Any]]:
     """Pool the settings that the sweeps of all seeds hold, in the order of the first.
 
-    A setting whose budget was calibrated on a run's own damage is another one in every run, and is left out.
+    A budget that was calibrated on each run's own damage is the same where its share and gamma are, although
+    epsilon differs.
 
     Returns
     -------
     list of dict
-        The setting as in ``sweep.json`` with ``measures``: per measure its :func:`interval`.
+        The setting as in ``sweep.json`` with ``measures``: per measure its :func:`interval`. Of a relative
+        budget, ``budget`` has the interval of the absolute ``epsilon``, and ``parameters`` has none.
     """
-    held = [{key_of(one): one for one in found} for found in sweeps]
-    kept = ("method", "pretty", "parameters", "clients", "of", "split")
+    held = [{_same(one): one for one in found} for found in sweeps]
     return [
-        {name: one[name] for name in kept if name in one}
+        _setting([other[key] for other in held], confidence)
         | {"measures": pool_metrics([other[key]["metrics"] for other in held], confidence)}
-        for key, one in (held[0] if held else {}).items()
+        for key in (held[0] if held else {})
         if all(key in other for other in held)
     ]
+
+
+def _same(one: Result) -> str:
+    """Return what is the same for a setting in the runs of all seeds."""
+    if not one.get("budget"):
+        return key_of(one)
+    relative = {**one["parameters"], "epsilon": one["budget"]}
+    return replace(setting_of(one), parameters=relative).key(one["split"])
+
+
+def _setting(ones: Sequence[Result], confidence: float) -> dict[str, Any]:
+    first = ones[0]
+    kept = ("method", "pretty", "parameters", "clients", "of", "split", "budget")
+    found = {name: first[name] for name in kept if name in first}
+    if "budget" in found:
+        found["parameters"] = {k: v for k, v in first["parameters"].items() if k != "epsilon"}
+        values = [float(one["parameters"]["epsilon"]) for one in ones]
+        found["budget"] = {**first["budget"], "epsilon": interval(values, confidence)}
+    return found
 
 
 def pool(comparisons: Sequence[Mapping[str, Any]], confidence: float = 0.95) -> list[dict[str, Any]]:
@@ -82,24 +104,16 @@ def pool(comparisons: Sequence[Mapping[str, Any]], confidence: float = 0.95) -> 
     -------
     list of dict
         Per level, method and measure (``forget``, ``retain``, ``held_out``, ``perplexity``,
-        ``gap``): ``mean``, ``half_width`` of the interval (infinite for one seed), ``count`` and
-        the ``values``; and ``matched``, the number of seeds where the match was close enough.
+        ``gap``, and ``epsilon`` of a method with a budget): ``mean``, ``half_width`` of the interval
+        (infinite for one seed), ``count`` and the ``values``; and ``matched``, the number of seeds where the
+        match was close enough.
 
     Raises
     ------
     RunError
         None given, or they differ in levels or methods.
     """
-    if not comparisons:
-        raise RunError("no comparisons to pool; give at least one run that has been compared")
-    shapes = {
-        tuple((entry["level"], tuple(sorted(entry["methods"]))) for entry in one["levels"])
-        for one in comparisons
-    }
-    if len(shapes) > 1:
-        raise RunError(
-            "the comparisons differ in levels or methods; compare every run with the same settings"
-        )
+    _check_alike(comparisons)
     pooled = []
     for i, entry in enumerate(comparisons[0]["levels"]):
         for name in entry["methods"]:
@@ -113,13 +127,65 @@ def pool(comparisons: Sequence[Mapping[str, Any]], confidence: float = 0.95) -> 
     return pooled
 
 
+def differences(comparisons: Sequence[Mapping[str, Any]], confidence: float = 0.95) -> list[dict[str, Any]]:
+    """Return how FIRM, with and without a budget, differs from every other method, paired by seed.
+
+    Parameters
+    ----------
+    comparisons, confidence
+        As for :func:`pool`.
+
+    Returns
+    -------
+    list of dict
+        Per level and pair: ``method``, ``than``, and per measure of :func:`pool` that is an accuracy the
+        :func:`interval` of the first's value less the second's.
+    """
+    _check_alike(comparisons)
+    found = []
+    for i, entry in enumerate(comparisons[0]["levels"]):
+        names = list(entry["methods"])
+        ours = [name for name in (QP, "firm") if name in names]
+        for place, name in enumerate(ours):
+            for than in (one for one in names if one not in ours[: place + 1]):
+                first, second = (
+                    _measures([one["levels"][i]["methods"][method] for one in comparisons])
+                    for method in (name, than)
+                )
+                pairs = {
+                    role: interval(
+                        [a - b for a, b in zip(first[role], second[role], strict=True)], confidence
+                    )
+                    for role in ROLES
+                    if role in first and role in second
+                }
+                found.append({"level": entry["level"], "method": name, "than": than, **pairs})
+    return found
+
+
+def _check_alike(comparisons: Sequence[Mapping[str, Any]]) -> None:
+    if not comparisons:
+        raise RunError("no comparisons to pool; give at least one run that has been compared")
+    shapes = {
+        tuple((entry["level"], tuple(sorted(entry["methods"]))) for entry in one["levels"])
+        for one in comparisons
+    }
+    if len(shapes) > 1:
+        raise RunError(
+            "the comparisons differ in levels or methods; compare every run with the same settings"
+        )
+
+
 def _measures(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {"gap": [outcome["gap"] for outcome in outcomes]}
-    for role in ("forget", "retain", "held_out"):
+    for role in ROLES:
         if all(role in outcome["report"] for outcome in outcomes):
             found[role] = [outcome["report"][role]["accuracy"] for outcome in outcomes]
     if all("perplexity" in outcome["report"] for outcome in outcomes):
         found["perplexity"] = [outcome["report"]["perplexity"]["perplexity"] for outcome in outcomes]
+    budgets = [float(outcome.get("parameters", {}).get("epsilon", math.inf)) for outcome in outcomes]
+    if all(map(math.isfinite, budgets)):
+        found["epsilon"] = budgets
     return found
 
 

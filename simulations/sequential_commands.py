@@ -125,19 +125,16 @@ def demo_exact(
 
     Ends with status 1 if anything failed: the training, a deletion, or one bit.
     """
-    from rich.console import Console
-
-    from fedforget.reporting import rich
+    from fedforget.commands.console import show
     from simulations.commands import run_preset
     from simulations.demo_exact import run_demo_exact
 
-    console = Console()
     run_demo_exact(
         lambda name, pairs, target: run_preset(name, pairs, target, backend),
         preset,
         overrides or [],
         out,
-        show=lambda table: console.print(rich(table)),
+        show=show,
         say=typer.echo,
     )
 

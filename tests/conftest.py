@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from fedforget.adapters import adapted_weights
-from fedforget.config import ModelConfig, TinyModelConfig, expand_clients
+from fedforget.config import ModelConfig, RunConfig, TinyModelConfig, expand_clients
 from fedforget.models import Backbone, load_backbone
 from fedforget.presets import load
 from fedforget.runs import RunDirectory
@@ -39,19 +39,31 @@ def tiny_backbone(tiny_home: Path, tiny_config: ModelConfig) -> Iterator[Backbon
         yield load_backbone(tiny_config, seed=0)
 
 
+@pytest.fixture(scope="session")
+def store(tiny_backbone: Backbone) -> Callable[[Path, RunConfig, str], RunDirectory]:
+    """Make a run of a preset on the tiny model, with random summaries in place of trained ones."""
+
+    def make(path: Path, config: RunConfig, preset: str) -> RunDirectory:
+        run = RunDirectory.create(path, config, preset)
+        shapes = adapted_weights(tiny_backbone.model, config.lora)
+        for i, spec in enumerate(expand_clients(config.clients)):
+            draw = torch.Generator().manual_seed(i)
+            deltas = {name: 0.1 * torch.randn(shape, generator=draw) for name, shape in shapes.items()}
+            fisher = {name: torch.rand(shape, generator=draw) for name, shape in shapes.items()}
+            ClientSummary(spec.id, spec.role, spec.domain, 8, deltas, fisher).save(run.summaries / spec.id)
+        run.update(status="completed", backbone={"path": "tiny", "fingerprint": tiny_backbone.fingerprint})
+        return run
+
+    return make
+
+
 @pytest.fixture
 def stored_run(
-    tmp_path: Path, tiny_home: Path, tiny_backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    tiny_home: Path,
+    store: Callable[[Path, RunConfig, str], RunDirectory],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> RunDirectory:
-    """A run of ``firm-ci`` with random summaries in place of trained ones."""
+    """A run of ``firm-ci`` with random summaries."""
     monkeypatch.setenv("FEDFORGET_HOME", str(tiny_home))
-    config = load("firm-ci", "model.device=cpu")
-    run = RunDirectory.create(tmp_path / "run", config, "firm-ci")
-    shapes = adapted_weights(tiny_backbone.model, config.lora)
-    for i, spec in enumerate(expand_clients(config.clients)):
-        draw = torch.Generator().manual_seed(i)
-        deltas = {name: 0.1 * torch.randn(shape, generator=draw) for name, shape in shapes.items()}
-        fisher = {name: torch.rand(shape, generator=draw) for name, shape in shapes.items()}
-        ClientSummary(spec.id, spec.role, spec.domain, 8, deltas, fisher).save(run.summaries / spec.id)
-    run.update(status="completed", backbone={"path": "tiny", "fingerprint": tiny_backbone.fingerprint})
-    return run
+    return store(tmp_path / "run", load("firm-ci", "model.device=cpu"), "firm-ci")

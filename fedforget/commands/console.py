@@ -11,7 +11,12 @@ if TYPE_CHECKING:
 def show(table: Table) -> None:
     """Print a table; what draws it is imported only then."""
     from rich.console import Console
+    from rich.text import Text
 
-    from fedforget.reporting import rich
+    from fedforget.reporting.terminal import panels
 
-    Console().print(rich(table))
+    console = Console()
+    for panel in panels(table, console.width):
+        console.print(panel)
+    if table.notes:
+        console.print(Text("\n".join(table.notes), style="table.caption"))

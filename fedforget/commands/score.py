@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,8 +11,6 @@ from fedforget.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedforget.config import RunConfig
-    from fedforget.evaluation.benchmarks import BenchmarkSuite
-    from fedforget.reporting.tables import Table
     from fedforget.runs import RunDirectory
 
 
@@ -69,12 +67,14 @@ def score(
 ) -> None:
     """Score a model with a benchmark's own metrics, item by item.
 
-    Writes a log per measure (JSON Lines) and summary.json. What a complete log holds is not measured
-    again. See docs/evaluation.md for each metric.
+    Writes a log per measure (JSON Lines) and summary.json, and a run's report.html again. What a complete
+    log holds is not measured again. See docs/evaluation.md for each metric.
     """
     from fedforget.commands.console import show
     from fedforget.evaluation.benchmarks import Asked, find_suite
     from fedforget.progress import counter, quiet_libraries
+    from fedforget.reporting import write_report
+    from fedforget.reporting.scores import score_table
     from fedforget.scoring import choose, score_model
     from fedforget.sweeps.settings import grid
 
@@ -99,8 +99,10 @@ def score(
                 progress=lambda line: typer.echo(line, err=True),
                 ticks=ticks,
             )
-        show(_table(one, summary, scored.label))
+        show(score_table(one, {scored.label: summary}))
         typer.echo(f"Logs: {folder}")
+    if run is not None:
+        typer.echo(f"Report: {write_report(run)}")
 
 
 def _source(target: str, overrides: list[str]) -> tuple[RunDirectory | None, RunConfig]:
@@ -117,19 +119,3 @@ def _source(target: str, overrides: list[str]) -> tuple[RunDirectory | None, Run
     if Path(target).expanduser().is_dir():
         RunDirectory(target)  # says that it is none
     return None, load(target, overrides)
-
-
-def _table(suite: BenchmarkSuite, summary: dict[str, Any], label: str) -> Table:
-    from fedforget.reporting.tables import Table, number
-
-    rows = [[name, number(value)] for name, value in suite.lines(summary)]
-    notes = []
-    if summary["limit"]:
-        notes.append(f"a quick look: the first {summary['limit']} questions of each set")
-    if summary["split"] != "all":
-        notes.append(f"of the {summary['split']} split alone")
-    if summary["collapse"]:
-        notes.append(f"collapsed: {', '.join(summary['collapse'])} at or below chance")
-    if suite.reference and "reference" not in summary:
-        notes.append(f"no {suite.reference} without --reference")
-    return Table(f"{suite.name}: {label}", ["metric", "value"], rows, notes)

@@ -200,13 +200,16 @@ def _opened(path: Path) -> list[RunDirectory]:
     return runs
 
 
-def over_seeds(path: Path) -> None:
-    """Pool a folder of seeds, write its page, and show the tables; nothing for a single run."""
+def over_seeds(path: Path, page: Path | None = None) -> None:
+    """Pool a folder of seeds, write its report, and show the tables; nothing for a single run.
+
+    ``page``: see :func:`fedforget.reporting.pooled.write_pooled`.
+    """
     from fedforget.pooling import seed_runs
     from fedforget.reporting.pooled import write_pooled
 
     if seed_runs(path):
-        for table in write_pooled(path):
+        for table in write_pooled(path, page=page):
             show(table)
 
 

@@ -1,6 +1,6 @@
 """Tables, figures and one self-contained page per run, all from stored data."""
 
 from fedforget.reporting.html import render, write_report
-from fedforget.reporting.tables import Table, markdown, rich
+from fedforget.reporting.tables import Table, markdown
 
-__all__ = ["Table", "markdown", "render", "rich", "write_report"]
+__all__ = ["Table", "markdown", "render", "write_report"]

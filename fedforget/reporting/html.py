@@ -114,6 +114,11 @@ def _content(
         figures.append((caption, plots.sweep_figure(sweep, metrics.get("before"))))
     if matched := _read(run.path / "match.json"):
         shown += matched_tables(matched)
+    if (scores := run.path / "scores").is_dir():
+        # The benchmarks import what evaluates them.
+        from fedforget.reporting.scores import score_tables
+
+        shown += score_tables(scores)
     certificate = tables.certificate_table(merge)
     shown += [certificate] if certificate.rows else []
     clients = record.get("clients")

@@ -71,7 +71,7 @@ def study_table(title: str, source: str, found: Sequence[Mapping[str, Any]]) -> 
             "projection. projection: share of multipliers that are positive, and whether every "
             "certificate holds."
         )
-    return Table(title, columns, rows, notes)
+    return Table(title, columns, rows, notes, names=3)
 
 
 def _projection(merge: Mapping[str, Any]) -> str:
@@ -117,7 +117,7 @@ def _pairs(found: Mapping[str, Any]) -> Table:
         f"{found['tolerance']:g}. Utilities: the setting's, and in brackets its difference to its match.",
     ]
     columns = ["setting", "gamma", "match's gamma", *(f"gap {one}" for one in domains), *measures, "flags"]
-    return Table(f"Matched to {found['reference']}", columns, rows, notes)
+    return Table(f"Matched to {found['reference']}", columns, rows, notes, names=3)
 
 
 def _change(one: Mapping[str, float] | None) -> str:
@@ -143,4 +143,4 @@ def _areas(found: Mapping[str, Any]) -> list[Table]:
         "extrapolation. It depends on the grids of gamma and says nothing about significance."
     )
     columns = ["setting", "forget domain", "common range", "area", "reference's area", "difference"]
-    return [Table("Envelope areas", columns, rows, [note])]
+    return [Table("Envelope areas", columns, rows, [note], names=2)]

@@ -7,9 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.table import Table as RichTable
-from rich.text import Text
-
 from fedforget.measured import no_accuracies
 from fedforget.sweeps.files import varied
 
@@ -29,24 +26,15 @@ class Table:
         As many cells as columns.
     notes : list of str
         Sentences that stand below.
+    names : int
+        How many of the first columns tell the rows apart.
     """
 
     title: str
     columns: list[str]
     rows: list[list[str]]
     notes: list[str] = field(default_factory=list)
-
-
-def rich(table: Table) -> RichTable:
-    """Return the table for the terminal."""
-    shown = RichTable(title=table.title, title_justify="left", caption="\n".join(table.notes) or None)
-    shown.caption_justify = "left"
-    for i, column in enumerate(table.columns):
-        shown.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
-    for row in table.rows:
-        # Text, not str: rich would read square brackets in a cell as markup.
-        shown.add_row(*(Text(cell) for cell in row))
-    return shown
+    names: int = 1
 
 
 def markdown(table: Table) -> str:
@@ -144,7 +132,7 @@ def domain_table(metrics: Mapping[str, Mapping[str, Any]]) -> Table:
         one = known[domain]
         cells = [accuracy(metrics[name]["domains"].get(domain)) for name in names]
         rows.append([domain, word(one["role"]), *cells, str(one["count"]), number(one["chance"])])
-    return Table("By domain", ["domain", "role", *names, "questions", "chance"], rows)
+    return Table("By domain", ["domain", "role", *names, "questions", "chance"], rows, names=2)
 
 
 def comparison_tables(comparison: Mapping[str, Any]) -> list[Table]:
@@ -190,28 +178,6 @@ def comparison_tables(comparison: Mapping[str, Any]) -> list[Table]:
     return tables
 
 
-def pooled_table(pooled: Sequence[Mapping[str, Any]], confidence: float = 0.95) -> Table:
-    """Comparisons over several seeds, from :func:`fedforget.sweeps.compare.pool`."""
-    measures = [name for name in (*ROLES, "perplexity") if any(name in row for row in pooled)]
-    rows = []
-    for row in pooled:
-        cells = [interval_cell(row.get(name)) for name in measures]
-        count = row["gap"]["count"]
-        rows.append([f"{row['level']:g}", row["method"], *cells, f"{row['matched']} of {count}"])
-    note = f"Mean over seeds ± half width of the {confidence:.0%} t-interval."
-    return Table("Over seeds", ["level", "method", *map(word, measures), "matched"], rows, [note])
-
-
-def interval_cell(found: Mapping[str, Any] | None) -> str:
-    """Format a mean over seeds with the half width of its interval."""
-    return f"{number(found['mean'])} ± {number(_settled(found['half_width']))}" if found else "-"
-
-
-def _settled(value: float | None) -> float | None:
-    """Drop what rounding leaves of a zero, as when every seed gives the same accuracy."""
-    return round(value, 9) if isinstance(value, float) and math.isfinite(value) else value
-
-
 def sweep_table(results: Sequence[Mapping[str, Any]]) -> Table:
     """Every setting of a sweep."""
     roles = present([one["metrics"] for one in results])
@@ -222,7 +188,7 @@ def sweep_table(results: Sequence[Mapping[str, Any]]) -> Table:
         rows.append([*setting_cells(one, results), *measured, perplexity(metrics), collapse(metrics)])
     notes = [chance_note(one["metrics"]) for one in {one["split"]: one for one in results}.values()]
     columns = ["method", "gamma", "varied", *(word(role) for role in roles), "perplexity", "flags"]
-    return Table("Sweep", columns, rows, notes)
+    return Table("Sweep", columns, rows, notes, names=3)
 
 
 def setting_cells(one: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -47,7 +47,9 @@ def key_of(result: Result) -> str:
 def setting_of(result: Result) -> Setting:
     """Return the setting that a stored result is of."""
     clients = tuple(result.get("clients", ()))
-    return Setting(result["method"], result["parameters"], clients, result.get("of", ""))
+    budget = result.get("budget")
+    relative = (budget["fraction"], budget["gamma"]) if budget else None
+    return Setting(result["method"], result["parameters"], clients, result.get("of", ""), relative)
 
 
 def append(run: RunDirectory, result: dict[str, Any]) -> None:

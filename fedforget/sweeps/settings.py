@@ -28,12 +28,15 @@ class Setting:
         Ids of the clients that are merged; empty for all.
     of : str
         What these clients are called in tables.
+    budget : tuple of (float, float), optional
+        Where epsilon was calibrated on the run's own damage: the share of it, and at which gamma.
     """
 
     method: str
     parameters: dict[str, Any]
     clients: tuple[str, ...] = ()
     of: str = ""
+    budget: tuple[float, float] | None = None
 
     def key(self, split: str) -> str:
         """Return what tells this setting's result from others."""

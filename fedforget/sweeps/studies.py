@@ -163,7 +163,7 @@ def _no_budget(one: StudyGrid) -> dict[str, list[str]]:
 def _with_budget(setting: Setting, members: Sequence[ClientSummary], share: float) -> Setting:
     given = setting.parameters
     epsilon = calibrate_epsilon(members, share, given["gamma"], given["alpha"], given["eps0"])
-    return replace(setting, parameters=given | {"epsilon": epsilon})
+    return replace(setting, parameters=given | {"epsilon": epsilon}, budget=(share, given["gamma"]))
 
 
 def _subsets(

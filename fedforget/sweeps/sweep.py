@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -53,7 +54,7 @@ def sweep(
     -------
     list of dict
         Everything in ``sweep.json``: ``method``, ``parameters``, ``split``, ``metrics``, ``merge``,
-        ``seconds``.
+        ``seconds``, and ``budget`` where epsilon is relative to the run's own damage.
     """
     # A relative budget is calibrated on what FIRM gets to see.
     seen = _hardening(run, run.load_summaries()).for_method("firm")
@@ -171,18 +172,24 @@ def grid_settings(
     axes: Mapping[str, Sequence[str]],
 ) -> list[Setting]:
     """Return the settings of a grid; parameters that no axis sets are those of a run's ``merge`` section."""
-    return expand(methods, axes, lambda name: _base(section, name, axes, summaries))
+    sections = {name: _section(section, name, axes) for name in methods}
+    # Once per method: what calibrates a relative budget goes through all summaries.
+    base = functools.cache(lambda name: merge_parameters(sections[name], summaries))
+    return [_relative(one, sections[one.method]) for one in expand(methods, axes, base)]
 
 
-def _base(
-    section: MergeConfig, method: str, axes: Mapping[str, Sequence[str]], summaries: Sequence[ClientSummary]
-) -> dict[str, Any]:
-    """Return the run's own parameters of a method; ``merge.parameters`` go to ``merge.method`` alone."""
+def _section(section: MergeConfig, method: str, axes: Mapping[str, Sequence[str]]) -> MergeConfig:
+    """Return the run's own section for a method; ``merge.parameters`` go to ``merge.method`` alone."""
     own = section.parameters if method == section.method else {}
-    section = replace(section, method=method, parameters=own)
-    if "epsilon" in axes:
-        section = replace(section, epsilon_fraction=0.0)
-    return merge_parameters(section, summaries)
+    fraction = 0.0 if "epsilon" in axes else section.epsilon_fraction
+    return replace(section, method=method, parameters=own, epsilon_fraction=fraction)
+
+
+def _relative(setting: Setting, section: MergeConfig) -> Setting:
+    """Say of a setting whose epsilon is relative what it is relative to."""
+    if "epsilon" not in setting.parameters or not section.epsilon_fraction:
+        return setting
+    return replace(setting, budget=(section.epsilon_fraction, section.epsilon_gamma))
 
 
 def members(summaries: Sequence[ClientSummary], setting: Setting) -> list[ClientSummary]:
@@ -196,7 +203,9 @@ def _measure(
     started = time.perf_counter()
     merged = merge(summaries, setting.method, **setting.parameters)
     merge_seconds = time.perf_counter() - started
-    subset = {"clients": list(setting.clients), "of": setting.of} if setting.clients else {}
+    subset: dict[str, Any] = {"clients": list(setting.clients), "of": setting.of} if setting.clients else {}
+    if setting.budget:
+        subset["budget"] = dict(zip(("fraction", "gamma"), setting.budget, strict=True))
     return {
         "method": setting.method,
         "pretty": find(setting.method).pretty,

@@ -119,17 +119,14 @@ def report(
     page: Page = None,
 ) -> None:
     """Make tables, figures, CSV files and the page of what is stored; nothing is run."""
-    from rich.console import Console
-
-    from fedforget.reporting import rich
+    from fedforget.commands.console import show
     from simulations.experiment.cells import load_results
     from simulations.experiment.page import all_tables, write_csv, write_page
 
     folder = Path(out).expanduser().resolve()
     results = load_results(folder)
-    console = Console()
     for table in all_tables(results):
-        console.print(rich(table))
+        show(table)
     write_csv(results, folder)
     target = page or folder / "results.md"
     write_page(results, _noted(folder), target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from fedforget.evaluation import item_logs
 from fedforget.evaluation.benchmarks import Asked, find_suite
 from fedforget.models import Backbone
 from fedforget.presets import load
+from fedforget.reporting.tables import number
 from fedforget.runs import RunDirectory
 from fedforget.updates import UPDATE, write_update
 
@@ -62,7 +64,7 @@ def make_run(name: str, family: str, folder: Path, model: Path, backbone: Backbo
 
 
 def logs_of(printed: str) -> Path:
-    return Path(printed.replace("\n", "").rpartition("Logs: ")[2].strip())
+    return Path(printed.replace("\n", "").rpartition("Logs: ")[2].partition("Report: ")[0].strip())
 
 
 def summary_of(printed: str) -> dict[str, Any]:
@@ -85,6 +87,14 @@ def test_wmdp_and_mmlu(tmp_path: Path, byte_model: Path, byte_backbone: Backbone
     # The other scorer's summary is beside it.
     assert "mmlu" in summary_of(command("score", str(run.path), "--suite", "mmlu"))["domains"]
     assert len(list((run.path / "scores" / "mmlu").glob("*/summary.json"))) == 2
+    # The run's page has them all.
+    page = (run.path / "report.html").read_text()
+    assert "<h2>Scores: wmdp</h2>" in page
+    heads = re.findall("<th>(merged|backbone[^<]*)</th>", page.partition("<h2>Scores: mmlu</h2>")[0])
+    assert sorted(heads) == ["backbone", "backbone (report questions)", "merged"]
+    assert f"<td>{number(merged['domains']['bio']['accuracy'])}</td>" in page
+    assert "merged (lm-eval)" in page
+    assert "mmlu-lm-eval accuracy" in page
 
 
 def test_tofu_with_a_reference(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import re
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from fedforget.files import write_json
-from fedforget.reporting import markdown, plots, render, rich, tables, write_report
+from fedforget.reporting import markdown, plots, render, tables, write_report
 from fedforget.reporting.html import warnings
+from fedforget.reporting.over_seeds import pooled_table
 from fedforget.reporting.tables import Table
+from fedforget.reporting.terminal import panels
 from fedforget.runs import RunDirectory
 from fedforget.sweeps.frontier import pareto
 
@@ -191,7 +195,40 @@ def test_a_failed_run_says_why() -> None:
 def test_markdown() -> None:
     table = Table("t", ["a", "b"], [["x|y", "1"], ["[bold]z[/]", "2"]], ["Note."])
     assert markdown(table) == "| a | b |\n| --- | ---: |\n| x\\|y | 1 |\n| [bold]z[/] | 2 |\n\nNote.\n"
-    assert rich(table).row_count == 2
+    (panel,) = panels(table, 80)
+    assert panel.row_count == 2
+
+
+def drawn(table: Table, width: int) -> list[str]:
+    console = Console(width=width, file=io.StringIO(), legacy_windows=False)
+    for panel in panels(table, width):
+        console.print(panel)
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+def test_a_wide_table_is_cut_where_no_number_breaks() -> None:
+    numbers = [[f"{10 * row + i / 8:.3f} ± 0.050" for i in range(8)] for row in range(2)]
+    table = Table(
+        "Wide",
+        ["method", "gamma", *(f"measure of domain {i}" for i in range(8)), "flags"],
+        [
+            ["FIRM", "1", *numbers[0], ""],
+            ["FULM-MEAN", "0.5", *numbers[1], "collapsed: retain, held-out; Pareto; projection inactive"],
+        ],
+        names=2,
+    )
+    lines = drawn(table, 80)
+    assert max(map(len, lines)) <= 80
+    for cell in (number for row in numbers for number in row):
+        assert any(cell in line for line in lines)
+    # Every panel tells the rows apart.
+    assert len(panels(table, 80)) == sum("FULM-MEAN" in line for line in lines) > 1
+    assert sum("(continued)" in line for line in lines) == len(panels(table, 80)) - 1
+    assert all(word in "\n".join(lines) for word in ("collapsed:", "held-out;", "Pareto;", "inactive"))
+    # Where there is room nothing is cut, nor is the text.
+    (whole,) = panels(table, 400)
+    assert any("Pareto; projection inactive" in line for line in drawn(table, 400))
+    assert whole.title == "Wide"
 
 
 @pytest.mark.parametrize(
@@ -229,10 +266,17 @@ def test_the_certificate_table() -> None:
 def test_the_pooled_table() -> None:
     one = {"mean": 0.8, "half_width": 0.02, "count": 3, "values": []}
     row = {"level": 0.5, "method": "avg", "matched": 2, "gap": one, "retain": one}
-    assert tables.pooled_table([row]).rows == [["0.5", "avg", "0.800 ± 0.020", "2 of 3"]]
+    row["gap"] = {**one, "values": [0.01, -0.02, 0.0]}
+    shown = ["0.5", "AVG", "0.800 ± 0.020", "+0.010 -0.020 +0.000", "2 of 3"]
+    assert pooled_table([row]).rows == [shown]
     # Seeds that agree leave a rounding error, not an interval.
     same = {**row, "retain": {**one, "half_width": 3.4e-16}}
-    assert tables.pooled_table([same]).rows == [["0.5", "avg", "0.800 ± 0.000", "2 of 3"]]
+    assert pooled_table([same]).rows[0][2] == "0.800 ± 0.000"
+    small = {"mean": 2e-10, "half_width": 1e-10, "count": 3, "values": []}
+    assert (
+        "FIRM-QP, of each run by itself: 2.00e-10 ± 1.00e-10"
+        in pooled_table([row, {**row, "method": "firm-qp", "epsilon": small}]).notes[1]
+    )
 
 
 def test_pareto_by_hand() -> None:

@@ -27,7 +27,7 @@ OVERRIDES = [
 def test_two_seeds_leave_a_report_each_and_one_page_for_both(tmp_path):
     shown, said = [], []
     folder = run_demo(
-        lambda name, pairs, out: run_preset(name, pairs, out, "inline"),
+        lambda name, pairs, out: run_preset(name, pairs, out, Backend.INLINE),
         "firm-ci",
         OVERRIDES,
         tmp_path / "runs",
@@ -51,8 +51,8 @@ def test_two_seeds_leave_a_report_each_and_one_page_for_both(tmp_path):
     # The backbone is the same whatever the clients' seed: before has no spread.
     assert f"| forget | {metrics['before']['forget']['accuracy']:.3f} ± 0.000 |" in page
     assert "Over seeds" in (folder / "report.html").read_text()
-    # Two runs (before/after and one comparison level each) and two tables over seeds.
-    assert len(shown) == 6
+    # Two runs (before/after and one comparison level each) and three tables over seeds.
+    assert len(shown) == 7
 
 
 def test_a_run_that_fails_ends_the_demonstration(tmp_path):
