@@ -114,7 +114,7 @@ def run_preset(preset: str, overrides: list[str], out: Path | None, backend: Bac
     from fedforget.presets import join_overrides
 
     text = join_overrides(overrides)
-    if backend is Backend.INLINE:
+    if backend == Backend.INLINE:
         from simulations.inline import run_inline
 
         return run_inline(preset, text, out or "")

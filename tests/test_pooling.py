@@ -65,13 +65,14 @@ def test_budgets_of_each_runs_own_damage_are_pooled(stored_run: RunDirectory, tm
             shutil.rmtree(second.summaries / summary.client_id)
             replace(summary, deltas=more, fisher=fisher).save(second.summaries / summary.client_id)
     study = tmp_path / "tight.yaml"
+    # The first grid's budget is the run's own, the second's is the study's.
     study.write_text(
-        "title: Budgets\ngrids: [{methods: [firm], axes: {gamma: '2'}, epsilon_fraction: 0.3}]\n"
+        "title: Budgets\ngrids:\n  - {methods: [firm], axes: {gamma: '1'}}\n"
+        "  - {methods: [firm], axes: {gamma: '2'}, epsilon_fraction: 0.3}\n"
     )
-    for words in (["sweep", "--gamma", "1"], ["study", "--study", str(study)]):
-        with pytest.raises(SystemExit) as ended:
-            cli.main([words[0], str(folder), *words[1:]])
-        assert not ended.value.code
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["study", str(folder), "--study", str(study)])
+    assert not ended.value.code
     pooled = json.loads((folder / "pooled.json").read_text())["sweep"]
     for i, (fraction, calibrated_at) in enumerate([(0.1, 1.0), (0.3, 2.0)]):
         budget = pooled[i]["budget"]
