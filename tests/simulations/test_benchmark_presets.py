@@ -17,7 +17,8 @@ TINY = (
     "model.path=tiny model.precision=fp32 model.fisher_precision=same model.device=cpu model.tiny.layers=2 "
     "model.tiny.width=32 model.tiny.heads=2 model.tiny.steps=0 lora.r=2 data.max_length=64 "
     "forget.training.steps=2 retain.training.steps=2 fisher.num_sequences=2 fisher.max_length=64 "
-    "evaluation.max_questions=4 simulation.nodes=1 model.expert.training.steps=2 model.expert.lora.r=2"
+    "evaluation.max_questions=2 evaluation.compare.max_evaluations=1 simulation.nodes=1 "
+    "model.expert.training.steps=2 model.expert.lora.r=2"
 )
 OWN = {
     "firm-wmdp": "lora.layers=[0,1] forget.objective.parameters.layer=1 forget.objective.parameters.c=5.0 "

@@ -50,7 +50,7 @@ def test_two_seeds_leave_a_report_each_and_one_page_for_both(tmp_path):
     assert "--seeds 0,1" in page
     # The backbone is the same whatever the clients' seed: before has no spread.
     assert f"| forget | {metrics['before']['forget']['accuracy']:.3f} ± 0.000 |" in page
-    assert "Over seeds" in (folder / "report.html").read_text()
+    assert "At matched forgetting, over seeds" in (folder / "report.html").read_text()
     # Two runs (before/after and one comparison level each) and three tables over seeds.
     assert len(shown) == 7
 
