@@ -153,8 +153,15 @@ def _folder(source: _Source, *, download: bool = True) -> Path:
     from huggingface_hub import snapshot_download
 
     options: Any = {"revision": source.revision, "allow_patterns": _HUB_FILES}
-    with _readable(source):
-        return Path(snapshot_download(source.where, local_files_only=not download, **options))
+    if download:
+        with _readable(source):
+            return Path(snapshot_download(source.where, **options))
+    try:
+        return Path(snapshot_download(source.where, local_files_only=True, **options))
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"model.path: {source.where!r} is not in the hub's cache; get it with `fedforget prepare`"
+        ) from error
 
 
 _lock = threading.Lock()

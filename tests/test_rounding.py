@@ -6,7 +6,9 @@ import pytest
 from safetensors.torch import load_file
 
 from fedforget import cli
-from fedforget.models import Backbone
+from fedforget.config import ModelConfig
+from fedforget.errors import ModelError
+from fedforget.models import Backbone, checkpoint_at_hand
 from fedforget.presets import to_yaml
 from fedforget.rounding import measure
 from fedforget.runs import RunDirectory
@@ -59,3 +61,5 @@ def test_a_backbone_that_is_not_at_hand_is_said_and_not_made(
     said = fedforget(capsys, "certify", str(path))
     assert "was not measured: model.path: 'tiny' is not in the cache; get it with `fedforget prepare`" in said
     assert not list(home.rglob("*.safetensors"))
+    with pytest.raises(ModelError, match="'nobody/nothing' is not in the hub's cache; get it with"):
+        checkpoint_at_hand(ModelConfig(path="nobody/nothing", device="cpu"), 0)
