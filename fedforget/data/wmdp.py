@@ -8,6 +8,7 @@ from fedforget.data.benchmark import ChoiceBenchmark, Uses, apart, numbered
 from fedforget.data.items import MultipleChoice
 from fedforget.data.tables import TableSchema
 from fedforget.data_config import DataConfig
+from fedforget.errors import DataError
 
 HUB = "cais/wmdp"
 _SUBJECTS = {"bio": "biology", "cyber": "cybersecurity", "chem": "chemistry"}
@@ -39,6 +40,11 @@ class Wmdp(ChoiceBenchmark):
         items = self.shuffled(self.items(domain), domain, "uses")
         if role == "forget":
             unseen = round(len(items) * self.cfg.unseen_share)
+            if self.cfg.unseen_share and not unseen:
+                raise DataError(
+                    f"data.unseen_share: {self.cfg.unseen_share:g} of the {len(items)} questions of domain "
+                    f"{domain!r} is none; raise it, or set it to 0 to ask what was trained on"
+                )
             asked = items[:unseen] or items
             train = apart(items[unseen:], items[:unseen])
         else:

@@ -59,6 +59,8 @@ def test_questions_of_a_forgotten_domain_may_be_kept_back(files: dict[str, str])
     assert not trained & asked
     other = load(files, "wmdp", seed=1, unseen_share=0.5)
     assert {one.id for one in other.training("cyber", "forget")} != trained
+    with pytest.raises(DataError, match=r"unseen_share: 0\.01 of the 15 questions of domain 'cyber' is none"):
+        load(files, "wmdp", unseen_share=0.01).training("cyber", "forget")
 
 
 def test_mmlu_retains_a_seeded_sample_that_is_never_asked(files: dict[str, str]) -> None:
