@@ -184,16 +184,11 @@ def ours(method: str, **parameters: Any) -> Work:
             collections.deque(merge_tensors(some, method, **parameters), maxlen=0)
 
         if parameters["engine"] == "numba":  # compiled before the clock runs
-            work([_corner(client) for client in clients])
+            tiny = torch.ones(2, 2).bfloat16()
+            work([ClientSummary(f"{i}", *role, 1, {"w": tiny}, {"w": tiny}) for i, role in enumerate(ROLES)])
         return work
 
     return prepare
-
-
-def _corner(client: ClientSummary) -> ClientSummary:
-    name = next(iter(client.deltas))
-    tensors = ({name: values[name][:2, :2].clone()} for values in (client.deltas, client.fisher))
-    return ClientSummary(client.client_id, client.role, client.domain, 1, *tensors)
 
 
 def _engine(engine: str) -> dict[str, Work]:
