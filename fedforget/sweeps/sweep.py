@@ -14,7 +14,7 @@ from fedforget.config import MergeConfig
 from fedforget.evaluation import Suite
 from fedforget.files import atomic_path
 from fedforget.merging import MergeResult, merge
-from fedforget.merging.coverage import require_fishers
+from fedforget.merging.coverage import needed_fisher, require_fishers
 from fedforget.merging.registry import find
 from fedforget.progress import quiet_libraries
 from fedforget.robust.hardening import Hardening
@@ -94,11 +94,12 @@ def measure_all(
         hold them too, after what was there.
     """
     summaries = run.load_summaries()
-    for setting in settings:
-        # Before the first is measured: a long sweep must not end at a setting that the summaries cannot give.
-        if find(setting.method).needs_fisher:
-            parameters = find(setting.method).parse(setting.parameters)
-            require_fishers(members(summaries, setting), setting.method, parameters)
+    reading = [one for one in settings if find(one.method).needs_fisher]
+    # Before the first is measured: a long sweep must not end at a setting that the summaries cannot give.
+    # The one that reads most comes first, so that its mend serves all.
+    for setting in sorted(reading, key=lambda one: -needed_fisher(one.parameters)):
+        parameters = find(setting.method).parse(setting.parameters)
+        require_fishers(members(summaries, setting), setting.method, parameters)
     wanted = {setting.key(split): setting for setting in settings}
     done = {key_of(one) for one in results(run)}
     held = sum(key in done for key in wanted)

@@ -126,14 +126,14 @@ def test_a_study_that_the_summaries_cannot_give_ends_before_it_measures(
     stored_run: RunDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (one,) = [one for one in stored_run.load_summaries() if one.role == "retain"]
-    sparse = unpack(*pack(one, fisher=Instruction("top", 0.2)))
+    sparse = unpack(*pack(one, fisher=Instruction("top", 0.1)))
     shutil.rmtree(stored_run.summaries / one.client_id)
     sparse.save(stored_run.summaries / one.client_id)
     with pytest.raises(SystemExit) as ended:
         cli.main(["study", str(stored_run.path), "--study", "ablations"])
     assert ended.value.code == 1
     said = " ".join(capsys.readouterr().err.split())
-    assert f"client {one.client_id!r}: sent the largest 0.2 of its Fisher alone" in said
+    assert f"client {one.client_id!r}: sent the largest 0.1 of its Fisher alone" in said
     assert said.endswith("run again with communication.fisher=lossless")
     assert not (stored_run.path / "sweep.json").exists()
 
