@@ -51,6 +51,16 @@ def test_a_sweep_of_every_seed_is_pooled(
     assert swept["measures"]["forget"]["values"] == values
     assert "| forget | 0.600 ± 1.271 |" in (folder / "pooled.md").read_text()
     assert "Sweep over seeds" in (folder / "report.html").read_text()
+    for words in (
+        ["sweep", str(folder), "--method", "sum", "--gamma", "1"],
+        ["match", str(folder), "--reference", "avg"],
+        ["compare", str(folder), "--method", "avg", "--level", "1"],
+    ):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(words)
+        assert not ended.value.code, words
+    assert all((folder / name / "match.json").is_file() for name in ("seed-2", "seed-10"))
+    assert json.loads((folder / "pooled.json").read_text())["comparison"][0]["method"] == "avg"
 
 
 def test_budgets_of_each_runs_own_damage_are_pooled(stored_run: RunDirectory, tmp_path: Path) -> None:

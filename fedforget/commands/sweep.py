@@ -81,7 +81,7 @@ def sweep(
 
 
 def match(
-    run: Run,
+    run: Runs,
     reference: Annotated[
         str,
         typer.Option(
@@ -108,18 +108,17 @@ def match(
     Nothing is merged or measured. A sweep with --split both lets matches be chosen on the selection
     questions and reported on the others. Writes match.json and match.md.
     """
-    from fedforget.runs import RunDirectory
     from fedforget.sweeps.files import results
     from fedforget.sweeps.matched import RULES
     from fedforget.sweeps.studies import StudyMatch, match_run, write_match
 
     if rule not in RULES:
         raise ConfigError([f"--rule: {rule!r} is neither {' nor '.join(map(repr, RULES))}"])
-    directory = RunDirectory(run)
     asked = StudyMatch(reference, list(curve or ()), rule, utility, tolerance)
-    found = match_run(directory, results(directory), asked)
-    for table in write_match(directory.path, found):
-        show(table)
+    for directory in _runs(run):
+        found = match_run(directory, results(directory), asked)
+        for table in write_match(directory.path, found):
+            show(table)
 
 
 def study(
@@ -157,7 +156,7 @@ def studies() -> None:
 
 
 def compare(
-    run: Run,
+    run: Runs,
     method: Annotated[
         str | None,
         typer.Option(help="Methods, separated by commas; by default the run's.", show_default=False),
@@ -173,31 +172,33 @@ def compare(
     reported questions. Writes metrics.json and report.html.
     """
     from fedforget.reporting import tables, write_report
-    from fedforget.runs import RunDirectory
     from fedforget.sweeps.settings import grid
     from fedforget.sweeps.stored import compare_run
 
     names = grid(method, "--method") if method else None
     levels = [_level(text) for text in grid(level, "--level")] if level else None
-    directory = RunDirectory(run)
-    directory.load_summaries()
-    quiet_libraries()
-    comparison = compare_run(directory, names=names, levels=levels, progress=progress)
-    for table in tables.comparison_tables(comparison):
-        show(table)
-    typer.echo(f"Report: {write_report(directory)}")
+    for directory in _opened(run):
+        comparison = compare_run(directory, names=names, levels=levels, progress=progress)
+        for table in tables.comparison_tables(comparison):
+            show(table)
+        typer.echo(f"Report: {write_report(directory)}")
+    over_seeds(run)
 
 
 def _opened(path: Path) -> list[RunDirectory]:
     """Open a run, or the runs of a folder of seeds, and silence the model libraries."""
-    from fedforget.pooling import seed_runs
-    from fedforget.runs import RunDirectory
-
-    runs = seed_runs(path) or [RunDirectory(path)]
+    runs = _runs(path)
     for one in runs:
         one.load_summaries()
     quiet_libraries()
     return runs
+
+
+def _runs(path: Path) -> list[RunDirectory]:
+    from fedforget.pooling import seed_runs
+    from fedforget.runs import RunDirectory
+
+    return seed_runs(path) or [RunDirectory(path)]
 
 
 def over_seeds(path: Path, page: Path | None = None) -> None:
