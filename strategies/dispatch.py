@@ -16,7 +16,11 @@ from flwr.supercore import log
 
 from fedforget.errors import FedForgetError, RunError, StorageError
 
-_REASON = re.compile(r"occurred\. Message: (.*?)'?>?$", re.DOTALL)
+# How Flower wraps a client's error: simulated, and deployed.
+_REASONS = (
+    re.compile(r"occurred\. Message: (.*?)'?>?$", re.DOTALL),
+    re.compile(r"^<class '[^']*'>:<'(.*)'>$", re.DOTALL),
+)
 
 
 @dataclass(frozen=True)
@@ -198,7 +202,7 @@ def take(
 def error_reason(reply: Message) -> str:
     """Return why a client failed, without Flower's wrapping."""
     reason = reply.error.reason or "no reason given"
-    match = _REASON.search(reason)
+    match = next(filter(None, (one.search(reason) for one in _REASONS)), None)
     return f"{match.group(1).strip() if match else reason.strip()} (Flower error code {reply.error.code})"
 
 

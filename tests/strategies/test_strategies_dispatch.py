@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
-from strategies_fakes import FakeGrid, spec_in
+from strategies_fakes import FakeGrid, failure, spec_in
 
 from fedforget import protocol
 from fedforget.config import ClientSpec
-from strategies.dispatch import Task, dispatch
+from strategies.dispatch import Task, dispatch, error_reason
 
 
 def task(name: str, node: int) -> Task:
@@ -44,3 +45,16 @@ def test_a_deadline_in_the_past_asks_nobody_twice() -> None:
     failed = dispatch(grid.mock, [task("x", 10)], lambda *_: None, timeout=0.0, poll=0.0)
     assert failed == {"x": "no reply within 0 s"}
     assert grid.polls == 0
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "<class 'ray.exceptions.RayTaskError'>:<'\nException RayTaskError occurred. Message: it's full'>",
+        "<class 'clients.client_app.ClientError'>:<'it's full'>",
+        "it's full",
+    ],
+)
+def test_a_clients_reason_is_told_without_flowers_wrapping(told: str) -> None:
+    message = Message(RecordDict(), dst_node_id=1, message_type="train")
+    assert error_reason(failure(message, 2, told)) == "it's full (Flower error code 2)"
