@@ -38,12 +38,13 @@ def federation(
 ) -> Iterator[Federation]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDFORGET_HOME", str(tiny_home))
-        found = Federation(folder, [*CLIENTS, "clinic"])
+        found = Federation(folder, [*CLIENTS, "clinic", "faulty"], "stranger")
     try:
         found.start()
-        for config in node_configs.values():
-            found.node(config)
-        found.connected()
+        for name, config in node_configs.items():
+            found.node(config, **({"AS_FLOWER": "1"} if name == "library" else {}))
+        found.node({**node_configs["library"], "client-id": "stranger"})
+        found.connected(*CLIENTS)
         yield found
     finally:
         left = found.end()

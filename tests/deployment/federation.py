@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
@@ -19,14 +20,14 @@ from simulations.processes import MARK, end, new_mark
 ROOT = Path(__file__).resolve().parents[2]
 ENTRYPOINT = ROOT / "docker" / "entrypoint.sh"
 CERTIFICATES = ROOT / "docker" / "certificates.sh"
-LOADED = 250e6  # bytes; a process of Flower's has less before it loads the app, and with torch more
+FASTER = ROOT / "tests" / "deployment" / "faster"
 PATIENCE = 180.0  # seconds, for what takes a few on a machine with nothing else to do
 
 
 class Federation:
     """A SuperLink with TLS and node authentication, and SuperNodes; everything ends with :meth:`end`."""
 
-    def __init__(self, folder: Path, clients: list[str]) -> None:
+    def __init__(self, folder: Path, clients: list[str], stranger: str) -> None:
         self.folder, self.mark = folder, new_mark()
         self.tls, self.port = folder / "tls", free_port()
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
@@ -34,7 +35,7 @@ class Federation:
             **os.environ,
             MARK: self.mark,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": f"{ROOT / 'tests' / 'deployment' / 'faster'}{os.pathsep}{ROOT}",
+            "PYTHONPATH": f"{FASTER}{os.pathsep}{ROOT}",
             "PYTHONUNBUFFERED": "1",
             "PYTHONWARNINGS": "ignore",
             "HOME": str(folder),
@@ -46,49 +47,45 @@ class Federation:
             "RESTART_DELAY": "0",
             "NO_PROXY": "127.0.0.1,localhost",
             "OMP_NUM_THREADS": "1",  # as in the process that the results are compared with
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FORKS": str(folder / "forks"),
         }
+        with open(folder / "forks.log", "wb") as file:
+            self._forks = subprocess.Popen(
+                [sys.executable, str(FASTER / "flwr_forks.py"), self.env["FORKS"]],
+                env=self.env, cwd=folder, stdout=file, stderr=file,
+            )  # fmt: skip
         names = "localhost 127.0.0.1"
-        self.shell(str(CERTIFICATES), str(self.tls), names, *clients)
+        self.shell(str(CERTIFICATES), str(self.tls), names, *clients, stranger)
+        (self.tls / "nodes" / f"{stranger}.pub").unlink()  # it is not registered
 
     def start(self) -> None:
-        """Start the SuperLink, and make the clients' keys known to it."""
+        """Start the SuperLink, and make the clients' keys known to it while it still starts."""
         env = {
             "PORT": str(self.port),
             "HEALTH": f"127.0.0.1:{free_port()}",
             "FLWR_HOME": str(self.folder / "link"),
+            "AS_FLOWER": "1",
         }
-        link = self._process("superlink", env, "superlink")
-        wait_for(lambda: "Uvicorn running" in self.log("superlink"), link, lambda: self.log("superlink"))
+        self._process("superlink", env, "superlink")
         self.shell(str(ENTRYPOINT), "register")
 
-    def node(self, config: Mapping[str, str]) -> None:
-        """Start the SuperNode of the client that a node configuration declares."""
+    def node(self, config: Mapping[str, str], **env: str) -> None:
+        """Start the SuperNode of the client that a node configuration declares, with further variables."""
         client = config["client-id"]
         words = " ".join(f'{key}="{value}"' for key, value in config.items())
-        env = {
+        variables = {
             "PORT": str(free_port()), "HEALTH": f"127.0.0.1:{free_port()}",
             "NODE_CONFIG": words, "NODE_KEY": str(self.tls / "nodes" / f"{client}.key"),
-            "FLWR_HOME": str(self.folder / client),
+            "FLWR_HOME": str(self.folder / client), **env,
         }  # fmt: skip
-        self.nodes[client] = self._process(client, env, "supernode")
+        self.nodes[client] = self._process(client, variables, "supernode")
 
-    def connected(self) -> None:
-        """Wait until every SuperNode has an id."""
-        for name, process in self.nodes.items():
-            wait_for(
-                lambda name=name: "SuperNode ID" in self.log(name), process, lambda name=name: self.log(name)
-            )
-
-    def node_id(self, client: str) -> int:
-        """Return the id that the SuperLink gave a client's node."""
-        return int(self.log(client).rpartition("SuperNode ID: ")[2].split()[0])
-
-    def fedforget(self, *words: str, status: int = 0) -> str:
-        """Run a command of ours, and return what it printed."""
-        done = self.begin(*words)
-        said = done.communicate(timeout=PATIENCE)[0]
-        assert done.returncode == status, said
-        return said
+    def connected(self, *clients: str) -> None:
+        """Wait until the SuperNodes of the clients have an id, and apps can be forked."""
+        for name in clients:
+            wait_for(lambda: "SuperNode ID" in self.log(name), self.nodes[name], lambda: self.log(name))  # noqa: B023
+        wait_for(Path(self.env["FORKS"]).exists, self._forks, lambda: self.log("forks"))
 
     def begin(self, *words: str) -> subprocess.Popen[str]:
         """Start a command of ours."""
@@ -98,55 +95,33 @@ class Federation:
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
 
-    def apps(self, client: str) -> list[psutil.Process]:
-        """Return the processes that run a client's app at this moment."""
-        node = psutil.Process(self.nodes[client].pid)
-        return [p for p in node.children(recursive=True) if "flwr-clientapp" in " ".join(command_of(p))]
+    def apps(self, name: str) -> list[psutil.Process]:
+        """Return the apps that run at this moment for a client, or for the SuperLink (``link``)."""
+        found = []
+        for pid in (self.folder / name / "apps.pids").read_text().split():
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(int(pid))
+                if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK) == self.mark:
+                    found.append(process)
+        return found
 
-    def started(self, client: str) -> int:
-        """Return how many messages a client's app has begun to work on."""
-        return self.log(client).count("Start `flwr-clientapp` process")
+    def train(self, client: str, number: str, command: subprocess.Popen[str]) -> None:
+        """Wait until a client trains in a run; the command that follows the run must not end before."""
+        told = re.compile(rf"{client}: training .*run {number}$", re.MULTILINE)
+        wait_for(lambda: told.search(self.log(client)), command, lambda: self.log(client))
 
-    def training(
-        self, before: Mapping[str, int], run: subprocess.Popen[str]
-    ) -> Iterator[tuple[str, list[psutil.Process]]]:
-        """Yield each client, with the processes of its app, as soon as it trains.
-
-        A process that is killed before it has taken the message is no fault: Flower starts another. One that
-        has loaded torch has taken it.
-
-        Parameters
-        ----------
-        before : mapping of str to int
-            What :meth:`started` said before the run; the first message asks who the client is.
-        run : Popen
-            What started the training; it must not end before.
-        """
-        waiting, deadline = set(before), time.monotonic() + PATIENCE
-        while waiting:
-            assert run.poll() is None, run.communicate()[0]
-            assert time.monotonic() < deadline
-            for name in sorted(waiting):
-                newest = max(self.apps(name), key=lambda process: process.pid, default=None)
-                if self.started(name) < before[name] + 2 or newest is None:
-                    continue
-                with contextlib.suppress(psutil.Error):
-                    if newest.memory_info().rss > LOADED:
-                        waiting.remove(name)
-                        yield name, [newest]
-            time.sleep(0.05)
+    def kill_apps(self, name: str) -> None:
+        """Kill the apps that run at this moment for a client, or for the SuperLink, at once."""
+        for process in self.apps(name):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
 
     def kill_node(self, client: str) -> None:
         """Kill a SuperNode and all it started, at once."""
         node = psutil.Process(self.nodes.pop(client).pid)
-        for process in [node, *node.children(recursive=True)]:
-            process.kill()
-
-    def named(self, word: str) -> list[psutil.Process]:
-        """Return this federation's processes with a word in their command line."""
-        from simulations.processes import marked
-
-        return [p for p in marked(self.mark) if word in " ".join(command_of(p))]
+        for process in [node, *node.children(recursive=True), *self.apps(client)]:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
 
     def log(self, name: str) -> str:
         """Return what a process wrote."""
@@ -185,14 +160,7 @@ def wait_for(
     while not ready():
         assert process is None or process.poll() is None, log()
         assert time.monotonic() < deadline, log()
-        time.sleep(0.1)
-
-
-def command_of(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
+        time.sleep(0.05)
 
 
 def free_port() -> int:
