@@ -79,27 +79,6 @@ def test_the_results_are_made_and_say_by_what() -> None:
     assert not re.search(r"\d\.\d", page.replace(made, ""))
 
 
-def test_the_readme_quotes_the_results_page() -> None:
-    results = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    pretty = {"firm": "FIRM-base", "firm-qp": "FIRM-QP"}
-    rows = re.findall(
-        r"^\| 0\.5 \| ([\w-]+) \| (.*?) \| (.*?) \| (.*?) \| .*? \| (\d of \d) \|$", results, re.M
-    )
-    assert len(rows) == 6
-    for method, *cells in rows:
-        assert f"| {pretty.get(method, method.upper())} | {' | '.join(cells)} |" in readme
-    for name, quoted in (
-        ("forget", "forget ({} before)"),
-        ("retain", "retain ({})"),
-        ("held-out", "held-out ({})"),
-    ):
-        (value,) = re.findall(rf"^\| {name} \| ([\d.]+) \|", results, re.M)
-        assert quoted.format(value) in readme
-    (command,) = re.findall(r"Made by `(.*?)`", results)
-    assert command in readme
-
-
 def test_every_test_that_the_page_on_faults_names_is_there() -> None:
     page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
     path, named = Path(), re.findall(r"`([\w/]+\.py)?::(\w+)`", page)
