@@ -32,7 +32,10 @@ def main() -> None:
     if done.returncode:
         raise SystemExit(done.stderr)
     print(done.stdout)
-    text = f"## {heading}\n\n`python {shlex.join(command)}`\n\n{facts()}\n\n{done.stdout.strip()}\n"
+    output = done.stdout.strip()
+    if "| --- |" not in output:  # no table of this page's kind: as it was printed
+        output = f"```text\n{output}\n```"
+    text = f"## {heading}\n\n`python {shlex.join(command)}`\n\n{facts()}\n\n{output}\n"
     path = Path(page)
     old = path.read_text(encoding="utf-8") if path.is_file() else TITLE
     section = re.compile(rf"^## {re.escape(heading)}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
