@@ -61,7 +61,9 @@ def test_a_study_runs_over_its_preset(
     name: str, runs: dict[str, RunDirectory], tiny_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FEDFORGET_HOME", str(tiny_home))
-    monkeypatch.setattr("fedforget.evaluation.tofu.NEW_TOKENS", 4)  # of 200: for speed alone
+    # For speed alone: answers of 4 tokens instead of 200 and 32, and no figure of each study.
+    monkeypatch.setattr("fedforget.reporting.plots.save", lambda figure, path: None)
+    monkeypatch.setattr("fedforget.evaluation.tofu.NEW_TOKENS", 4)
     monkeypatch.setattr("fedforget.evaluation.muse.KNOWLEDGE_TOKENS", 4)
     preset = PRESETS[name]
     run, study = runs[preset], find_study(name)
