@@ -251,6 +251,16 @@ def test_round_trip_of_awkward_values() -> None:
     assert from_yaml(to_yaml(built())).merge.epsilon == math.inf
 
 
+def test_a_text_is_parsed_once_and_its_readers_share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = to_yaml(load("firm-ci", "merge.gamma=1.75"))
+    first = from_yaml(text)
+    monkeypatch.setattr("fedforget.presets.parse_any", lambda *_: pytest.fail("parsed again"))
+    first.merge.gamma = 9.0
+    first.clients.clear()
+    second = from_yaml(text)
+    assert (second.merge.gamma, len(second.clients)) == (1.75, 3)
+
+
 def test_contradictions_are_reported_beside_unknown_keys_and_wrong_types() -> None:
     found = problems(
         {"merge": {"gama": 1.2, "alpha": 2, "method": "frim"}, "fisher": {"num_sequences": "many"}},
