@@ -14,6 +14,7 @@ from fedforget.config import ClientGroup, RunConfig, expand_clients
 from fedforget.data import Benchmark, Data, client_examples, load_data
 from fedforget.data.inspection import inspect
 from fedforget.data.muse import cut
+from fedforget.data.wmdp import Wmdp
 from fedforget.data_config import DataConfig, FieldsConfig, MmluConfig, MuseConfig
 from fedforget.errors import DataError
 
@@ -61,6 +62,20 @@ def test_questions_of_a_forgotten_domain_may_be_kept_back(files: dict[str, str])
     assert {one.id for one in other.training("cyber", "forget")} != trained
     with pytest.raises(DataError, match=r"unseen_share: 0\.01 of the 15 questions of domain 'cyber' is none"):
         load(files, "wmdp", unseen_share=0.01).training("cyber", "forget")
+
+
+@pytest.mark.parametrize(("role", "share"), [("forget", 0.5), ("retain", 0.0)])
+def test_what_is_kept_back_is_not_trained_on_under_another_number(
+    tmp_path: Path, role: str, share: float
+) -> None:
+    rows = [{"question": f"q{i % 6}", "choices": ["a", "b"], "answer": 0} for i in range(12)]  # each twice
+    (tmp_path / "wmdp-bio.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    data: Any = load_data(DataConfig(family="wmdp", path=str(tmp_path), unseen_share=share), 0)
+    trained = {one.prompt for one in data.training("bio", role)}
+    asked = {one.prompt() for one in data.multiple_choice("bio", role, "all")}
+    assert trained
+    assert len(asked) > 2
+    assert not trained & asked
 
 
 def test_mmlu_retains_a_seeded_sample_that_is_never_asked(files: dict[str, str]) -> None:
@@ -158,8 +173,8 @@ def test_muse_cuts_texts_into_passages(files: dict[str, str]) -> None:
     assert [one.text for one in data.passages("privleak_holdout")][1] == "A holdout passage 1."
     assert data.passages("verbmem")[2].prompt == "Once upon 2"
     assert len(data.pairs("forget_qa")) == len(data.pairs("retain_qa_icl")) == 6
-    question = data.questions("books", "forget", "select")[0]
-    assert len(question.choices) == 4
+    asked = [one for split in ("select", "report") for one in data.questions("books", "forget", split)]
+    assert {len(one.choices) for one in asked} == {4}
     with pytest.raises(DataError, match="is not there to retain"):
         data.training("books", "retain")
     shared = load(files, "muse", muse=MuseConfig(retain_splits=["forget"]))
@@ -238,6 +253,14 @@ def test_the_right_choice_is_not_always_the_first(files: dict[str, str], family:
     data = load(files, family)
     asked = [one for split in ("select", "report") for one in data.questions(domain, "forget", split)]
     assert len({one.answer for one in asked}) > 1
+
+
+def test_a_split_in_two_kinds_of_files_is_refused(tmp_path: Path) -> None:
+    row = json.dumps({"question": "q", "choices": ["a", "b"], "answer": 0})
+    (tmp_path / "wmdp-bio.jsonl").write_text(row)
+    (tmp_path / "wmdp-bio.csv").write_text("question,choices,answer\nq,[],0\n")
+    with pytest.raises(DataError, match=r"holds 'wmdp-bio' as \.csv and \.jsonl; keep one"):
+        load_data(DataConfig(family="wmdp", path=str(tmp_path)), 0).training("bio", "forget")
 
 
 def test_a_subject_may_be_empty(tmp_path: Path) -> None:
@@ -326,6 +349,23 @@ def test_inspection_counts_and_compares(files: dict[str, str], tmp_path: Path) -
         inspect(run(files, groups[0], ClientGroup("retain", "other", path=str(path))))
     own = inspect(run(files, ClientGroup("forget", "other", path=str(path))))
     assert (own.domains, own.unasked) == ((), ("other",))
+
+
+def test_inspection_refuses_questions_that_were_trained_on_or_chosen_on(
+    files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = [ClientGroup("forget", "bio"), ClientGroup("retain", "chem")]
+    asked = Wmdp._questions
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            Wmdp, "_questions", lambda self, domain, role, split: asked(self, domain, role, "report")
+        )
+        with pytest.raises(DataError, match=r"'bio': question 'wmdp-bio-.*' is both selected on"):
+            inspect(run(files, *groups))
+    trained = Wmdp._training
+    monkeypatch.setattr(Wmdp, "_training", lambda self, domain, role: trained(self, domain, "forget"))
+    with pytest.raises(DataError, match=r"'chem' \(retain\): \d of its questions were trained on"):
+        inspect(run(files, *groups))
 
 
 def test_partitions(files: dict[str, str]) -> None:
