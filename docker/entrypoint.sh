@@ -63,10 +63,11 @@ supernode)
         set -- "$@" --insecure
     fi
     asked=0 node='' status=0
-    trap 'asked=1; kill -TERM $node 2>/dev/null' TERM INT
+    # Asked before the SuperNode has a number, or after its end, there is nobody to pass it on to.
+    trap 'asked=1; [ -z "$node" ] || kill -TERM "$node" 2>/dev/null || :' TERM INT
     flower-supernode "$@" &
     node=$!
-    [ "$asked" = 0 ] || kill -TERM "$node"
+    [ "$asked" = 0 ] || kill -TERM "$node" 2>/dev/null || :
     wait "$node" || status=$?
     if [ "$asked" = 1 ]; then
         wait "$node" || : # the signal interrupted the first

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from federation import Federation, rows, write_rows
 
 from simulations.federate import Superlink
@@ -58,6 +59,14 @@ def link(federation: Federation, tiny_home: Path, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setenv(key, federation.env[key])
     monkeypatch.setenv("FEDFORGET_HOME", str(tiny_home))
     return Superlink("production")
+
+
+@pytest.fixture
+def nodes(federation: Federation, tiny_home: Path) -> dict[str, int]:
+    """The node id of each client's key, from the list that ``entrypoint.sh register`` wrote."""
+    found = yaml.safe_load((tiny_home / "nodes.yaml").read_text())
+    assert isinstance(found, dict)
+    return found
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+import yaml
 from federation import PATIENCE, ROOT, Federation, rows, wait_for, write_rows
 
 from clients.client_app import app
@@ -126,6 +127,40 @@ def test_the_reason_is_said_once_and_without_a_stack(link: Superlink, preset: Wr
     assert not any("holds a finished run" in line or "Traceback" in line for line in said)
 
 
+def test_a_client_id_that_another_node_claims_is_refused(
+    link: Superlink, preset: Write, nodes: dict[str, int], folder: Path
+) -> None:
+    claimed, out = folder / "claimed.yaml", folder / "claimed"
+    exchanged = {"library": nodes["hospital-a"], "hospital-a": nodes["library"]}
+    claimed.write_text(yaml.safe_dump({**nodes, **exchanged}))
+    with pytest.raises(RunError, match=r"run \d+ failed: "):
+        federate(link, preset("firm", firm()), f"deployment.nodes_file={claimed}", str(out), say=quiet)
+    reason = r"is declared by node \d+, and .*another key claims to be this client"
+    assert re.search(reason, RunDirectory(out).record["error"])
+    assert not [*(out / "summaries").glob("*")]
+
+
+def test_a_node_that_never_answers_runs_into_the_timeout(
+    link: Superlink, preset: Write, nodes: dict[str, int], folder: Path
+) -> None:
+    listed, silent, out = folder / "listed.yaml", folder / "silent", folder / "silent-run"
+    listed.write_text(yaml.safe_dump(nodes))
+    silent.write_text("hospital-b")
+    settings = f"simulation.timeout=25 deployment.nodes_file={listed}"
+    try:
+        with pytest.raises(RunError, match=r"run \d+ failed: "):
+            federate(link, preset("firm", firm()), settings, str(out), say=quiet)
+    finally:
+        silent.unlink()
+    record = RunDirectory(out).record
+    assert record["status"] == "failed"
+    assert "client 'hospital-b' failed: no reply within 25 s" in record["error"]
+
+
+def quiet(line: str) -> None:
+    """Say nothing of a run's log."""
+
+
 def command(*words: str) -> None:
     """Run a command of ours in this process; it has to succeed."""
     with pytest.raises(SystemExit) as ended:
@@ -139,7 +174,7 @@ def test_fedsgt_with_a_deletion_a_repair_and_a_verification(
     name, grid = preset("fedsgt", SEQUENTIAL), inline(node_configs)
     with task_identity():
         here = run_unlearning(grid, name, "", str(folder / "fedsgt-here"), poll=0.0)
-    run = RunDirectory(federate(link, name, "", str(folder / "fedsgt-run"), say=lambda line: None))
+    run = RunDirectory(federate(link, name, "", str(folder / "fedsgt-run"), say=quiet))
     assert len(modules(run)) == 2
     assert modules(run) == modules(here)
     assert run.own_data == ["hospital-a", "hospital-b", "library"]
@@ -168,7 +203,7 @@ def test_a_quorum_survives_killed_processes_and_unusable_replies(
     federation.node({"client-id": "clinic", "role": "forget", "domain": "herbs", "data": data})
     roles, domains = ",".join(["retain"] * len(FAULTS)), ",".join(FAULTS)
     faulty = {"client-id": "faulty", "role": roles, "domain": domains, "data": data}
-    federation.node(faulty, FAULTS="1")
+    federation.node(faulty)
     federation.connected("clinic", "faulty")
     out, name = folder / "faults", preset("faults", faults(folder))
     long = ("quorum.forget=1", "quorum.retain=1", "communication.fisher=raw", "forget.training.steps=400")

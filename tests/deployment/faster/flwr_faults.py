@@ -1,8 +1,10 @@
-"""What a client does or sends instead of its summary, by its domain; for a SuperNode with ``FAULTS``."""
+"""What a client does or sends instead of its summary, by its domain, or while a file names it."""
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -70,13 +72,23 @@ REPLIES: dict[str, Callable[[Message], None]] = {
 }
 
 
-def install() -> None:
+def _wait(silent: Path, client: str) -> None:
+    """Say nothing for as long as the file names the client."""
+    with contextlib.suppress(FileNotFoundError):
+        while client in silent.read_text().split():
+            time.sleep(0.5)
+
+
+def install(silent: Path) -> None:
     """Let this process's ClientApp misbehave."""
     honest = ClientApp.__call__
 
     def call(app: ClientApp, message: Message, context: Context) -> Message:
         client = str(message.content.config_records["config"].get("declared", ""))
-        fault = client.rpartition("-")[2] if message.metadata.message_type == "train.unlearn" else ""
+        if message.metadata.message_type != "train.unlearn":
+            return honest(app, message, context)
+        _wait(silent, client)
+        fault = client.rpartition("-")[2]
         if fault == "raises":
             raise ValueError(f"{client} is out of sorts")
         with _dishonest(SUMMARIES[fault]) if fault in SUMMARIES else contextlib.nullcontext():

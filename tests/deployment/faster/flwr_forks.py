@@ -59,10 +59,9 @@ def serve(path: str) -> Callable[[], object]:
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
     sys.argv = request["words"]
-    if os.environ.get("FAULTS"):
-        import flwr_faults
+    import flwr_faults
 
-        flwr_faults.install()
+    flwr_faults.install(silent=Path(path).with_name("silent"))
     from flwr.superlink.cli import flwr_serverapp
     from flwr.supernode.cli import flwr_clientapp
 
