@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -24,10 +23,10 @@ _open: Callable[[], Callable[[Any], Any]] | None = None
 
 
 def available_cpus() -> int:
-    """Return how many CPUs this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Return how many CPUs this process may use, by its affinity and its container's quota."""
+    from joblib import cpu_count
+
+    return int(cpu_count())
 
 
 def ahead(

@@ -10,6 +10,7 @@ import pytest
 
 from fedforget import workers
 from fedforget.errors import ConfigError, RunError
+from fedforget.workers import available_cpus
 
 # Travels to another process by name.
 BIT_LENGTH = partial(operator.methodcaller, "bit_length")
@@ -52,3 +53,9 @@ def test_what_fails_elsewhere_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _raise(task: int) -> None:
     raise ConfigError(["gamma: no number"])
+
+
+def test_cpus_are_no_more_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What limits this process is looked at: its affinity, its container's quota, joblib's own variable."""
+    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
+    assert available_cpus() == 1
