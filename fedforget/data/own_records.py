@@ -18,7 +18,8 @@ from fedforget.data.holdings import ClientRecords, Deleted, remaining
 from fedforget.data.hub_sets import Table, classes
 from fedforget.data.image_records import IMAGE_SETS, images
 from fedforget.data.records import Records
-from fedforget.data.tables import READERS, check_columns, first_line, no_rows, read_files
+from fedforget.data.split_files import READERS
+from fedforget.data.tables import check_columns, first_line, no_rows, read_files
 from fedforget.data.text_records import TEXT_SETS, texts
 from fedforget.errors import DataError
 from fedforget.seeds import derive_seed

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from fedforget.data.examples import Data
 from fedforget.data.jsonl import JsonlData, OwnRows, RowReader
-from fedforget.data.tables import READERS, as_list, load_split
+from fedforget.data.split_files import READERS
+from fedforget.data.tables import as_list, load_split
 from fedforget.data_config import DataConfig, FieldsConfig
 
 

@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from fedforget.data.items import LETTERS
+from fedforget.data.split_files import READERS, saved_folder, split_files
 from fedforget.errors import DataError, nearest
 from fedforget.progress import quieted
-
-READERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv"}
-_ENDINGS = ".parquet, .json, .jsonl or .csv"
 
 
 @dataclass(frozen=True)
@@ -156,10 +154,8 @@ def load_split(
     Parameters
     ----------
     path : str
-        A hub id; or a local directory with ``<split>.parquet`` (or ``<split>-*.parquet``, .json, .jsonl,
-        .csv) in it, in a folder named after the configuration, or below ``data/``; with
-        ``<configuration>.json``; or what ``Dataset.save_to_disk`` wrote, again by configuration; or
-        one such file.
+        A hub id; or a local file or directory, see :func:`fedforget.data.split_files.split_files`; or
+        what ``Dataset.save_to_disk`` wrote, in it or in a folder named after the configuration.
     subset : str
         Configuration name; empty for none.
     split : str
@@ -177,10 +173,10 @@ def load_split(
     if not local.exists() and (path.startswith((".", "/", "~")) or path.count("/") > 1 or not path):
         raise DataError(f"data.path: there is no directory {path!r}; give a local directory or a hub id")
     if local.exists():
-        saved = _saved(local, subset, own)
+        saved = saved_folder(local, subset, own)
         if saved is not None:
             return _read_saved(saved, split)
-        files = _local_files(local, subset, split, own)
+        files = split_files(local, subset, split, own)
         return _load(path, "", split, files, as_text)
     return _load(path, subset, split, [], ())
 
@@ -267,17 +263,6 @@ def _load(path: str, subset: str, split: str, files: list[Path], as_text: Collec
         raise DataError(f"{where}: cannot be loaded ({first_line(error)}); {mend}") from error
 
 
-def _saved(folder: Path, subset: str, own: bool) -> Path | None:
-    """Return the folder of a data set saved to disk, if that is what is there."""
-    candidates: list[Path] = [folder / subset] if subset else []
-    if not (own and subset):
-        candidates.append(folder)
-    for candidate in candidates:
-        if (candidate / "dataset_dict.json").is_file() or (candidate / "dataset_info.json").is_file():
-            return candidate
-    return None
-
-
 def _read_saved(folder: Path, split: str) -> Any:
     from datasets import DatasetDict, load_from_disk
 
@@ -292,42 +277,3 @@ def _read_saved(folder: Path, split: str) -> Any:
             f"{folder}: there is no split {split!r}{nearest(split, loaded)}; it has {', '.join(loaded)}"
         )
     return loaded[split]
-
-
-def _local_files(folder: Path, subset: str, split: str, own: bool) -> list[Path]:
-    if folder.is_file():
-        if own and subset and folder.stem != subset:
-            raise DataError(
-                f"data.path: {folder} is one file, and the data set has several configurations; give the "
-                f"directory that holds {subset}/ or {subset}{folder.suffix}"
-            )
-        if folder.suffix not in READERS:
-            raise DataError(f"data.path: {folder} does not end in {_ENDINGS}")
-        return [folder]
-    if subset and (folder / subset).is_dir():
-        folder = folder / subset
-    elif subset:
-        named = sorted(file for file in folder.glob(f"{subset}.*") if file.suffix in READERS)
-        if named:
-            return _one_kind(named, folder, subset)
-        if own:
-            there = sorted({one.name if one.is_dir() else one.stem for one in folder.iterdir()})
-            raise DataError(
-                f"data.path: {folder} holds no folder {subset!r} and no file {subset}.parquet (or .json, "
-                f".jsonl, .csv){nearest(subset, there)}"
-            )
-    found = sorted(
-        file
-        for file in folder.rglob("*")
-        if file.suffix in READERS and file.stem.split("-")[0] == split and file.is_file()
-    )
-    if not found:
-        raise DataError(f"data.path: {folder} holds no {split}.parquet, .json, .jsonl or .csv")
-    return _one_kind(found, folder, split)
-
-
-def _one_kind(files: list[Path], folder: Path, name: str) -> list[Path]:
-    kinds = {file.suffix for file in files}
-    if len(kinds) > 1:
-        raise DataError(f"data.path: {folder} holds {name!r} as {' and '.join(sorted(kinds))}; keep one")
-    return files

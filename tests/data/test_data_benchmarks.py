@@ -259,8 +259,58 @@ def test_a_split_in_two_kinds_of_files_is_refused(tmp_path: Path) -> None:
     row = json.dumps({"question": "q", "choices": ["a", "b"], "answer": 0})
     (tmp_path / "wmdp-bio.jsonl").write_text(row)
     (tmp_path / "wmdp-bio.csv").write_text("question,choices,answer\nq,[],0\n")
-    with pytest.raises(DataError, match=r"holds 'wmdp-bio' as \.csv and \.jsonl; keep one"):
+    with pytest.raises(DataError, match="'wmdp-bio' more than once, as wmdp-bio"):
         load_data(DataConfig(family="wmdp", path=str(tmp_path)), 0).training("bio", "forget")
+
+
+def _questions(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"question": text, "choices": ["a", "b"], "answer": 0}) + "\n")
+
+
+def _asked(folder: Path) -> list[str]:
+    data: Any = load_data(DataConfig(family="wmdp", path=str(folder)), 0)
+    return sorted(one.question for one in data.multiple_choice("bio", "forget", "all"))
+
+
+@pytest.mark.parametrize(
+    ("names", "place"),
+    [
+        (["test"], "wmdp-bio"),
+        (["test"], "wmdp-bio/data"),
+        (["test-00000-of-00002", "test-00001-of-00002"], "wmdp-bio"),
+        (["test-00000-of-00001-a09b74b3ef9c3b56"], "wmdp-bio"),
+        (["wmdp-bio"], ""),
+    ],
+)
+def test_files_beside_a_split_that_are_not_named_as_it_are_not_read(
+    tmp_path: Path, names: list[str], place: str
+) -> None:
+    for name in names:
+        _questions(tmp_path / place / f"{name}.jsonl", f"q {name}")
+    for name in ("test-old", "test-1", "test.old", "test-hard-00000-of-00001", "latest", "old/test"):
+        _questions(tmp_path / place / f"{name}.jsonl", "left over")
+        _questions(tmp_path / place / f"{name}.jsonl".replace("test", "wmdp-bio"), "left over")
+    assert _asked(tmp_path) == [f"q {name}" for name in names]
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        (["test", "test-00000-of-00001"], "holds 'test' more than once, as test.jsonl and test-00000-of"),
+        (["test-00001-of-00002"], "does not hold all parts of split 'test', each once, but test-00001-of-"),
+        (["test-00000-of-00002", "test-00001-of-00003"], "does not hold all parts"),
+        (["test-00000-of-00001-a1", "test-00000-of-00001-b2"], "does not hold all parts"),
+        (["test-old"], "holds no test.parquet, .json, .jsonl or .csv, and no test-00000-of-00001"),
+    ],
+)
+def test_a_split_that_is_there_twice_or_in_part_is_refused(
+    tmp_path: Path, names: list[str], problem: str
+) -> None:
+    for name in names:
+        _questions(tmp_path / "wmdp-bio" / f"{name}.jsonl", name)
+    with pytest.raises(DataError, match=problem):
+        _asked(tmp_path)
 
 
 def test_a_subject_may_be_empty(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -159,6 +160,10 @@ def test_missing_files_and_splits_are_named(tmp_path, glue):
         load_corpus(RecordsConfig(family="sst2", path=str(tmp_path)), 0)
     with pytest.raises(DataError, match="the training split"):
         load_corpus(RecordsConfig(family="sst2", path=str(glue), test_split="train"), 0)
+    for name in ("plain_text", "old"):
+        shutil.copytree(glue / "sst2", tmp_path / name)
+    with pytest.raises(DataError, match="holds 'train' in old and plain_text; give one of them"):
+        load_corpus(RecordsConfig(family="texts", path=str(tmp_path), test_split="validation"), 0)
     with pytest.raises(DataError, match=r"holds no dev\.parquet"):
         load_corpus(RecordsConfig(family="sst2", path=str(glue), test_split="dev"), 0)
 
