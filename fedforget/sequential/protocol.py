@@ -7,7 +7,8 @@ other clients or their slices.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,7 +109,7 @@ def work_from_json(text: str) -> list[Work]:
     RunError
         It is something else.
     """
-    try:
+    with _readable("the message's work"):
         return [
             Work(
                 prefix=_numbers(one["prefix"]),
@@ -120,8 +121,6 @@ def work_from_json(text: str) -> list[Work]:
             )
             for one in json.loads(text)
         ]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise RunError(f"the message's work cannot be read ({type(error).__name__}: {error})") from error
 
 
 def done_to_json(done: Iterable[Done]) -> str:
@@ -137,7 +136,7 @@ def done_from_json(text: str) -> list[Done]:
     RunError
         It is something else.
     """
-    try:
+    with _readable("its results"):
         return [
             Done(
                 prefix=_numbers(one["prefix"]),
@@ -147,8 +146,6 @@ def done_from_json(text: str) -> list[Done]:
             )
             for one in json.loads(text)
         ]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise RunError(f"its results cannot be read ({type(error).__name__}: {error})") from error
 
 
 def without_to_json(without: Without) -> str:
@@ -164,13 +161,11 @@ def without_from_json(text: str) -> dict[int, tuple[str, ...] | None]:
     RunError
         It is something else.
     """
-    try:
+    with _readable("the message's deletions"):
         return {
             int(i): None if gone is None else tuple(str(record) for record in gone)
             for i, gone in json.loads(text).items()
         }
-    except (ValueError, TypeError, AttributeError) as error:
-        raise RunError(f"the message's deletions cannot be read ({type(error).__name__}: {error})") from error
 
 
 def slices_to_json(slices: Iterable[Slice]) -> str:
@@ -186,10 +181,8 @@ def slices_from_json(text: str, client_id: str) -> list[Slice]:
     RunError
         It is something else, a slice appears twice, or one has no record.
     """
-    try:
+    with _readable("its slices"):
         found = [Slice(client_id, int(number), int(size)) for number, size in json.loads(text)]
-    except (ValueError, TypeError) as error:
-        raise RunError(f"its slices cannot be read ({type(error).__name__}: {error})") from error
     numbers = [item.slice_id for item in found]
     if len(set(numbers)) < len(numbers):
         raise RunError("it declares a slice twice")
@@ -224,3 +217,12 @@ def module_from_bytes(raw: bytes, prefix: tuple[int, ...], sha256: str) -> Prefi
 
 def _numbers(values: Iterable[Any]) -> tuple[int, ...]:
     return tuple(int(value) for value in values)
+
+
+@contextmanager
+def _readable(what: str) -> Iterator[None]:
+    """Say in one sentence that JSON is not what was asked for."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RunError(f"{what} cannot be read ({type(error).__name__}: {error})") from error
