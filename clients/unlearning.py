@@ -20,6 +20,7 @@ from fedforget.codecs import Bucket, Instruction, pack, planes
 from fedforget.codecs.exchange import pack_values, unpack_places
 from fedforget.config import ClientSpec, RoleConfig, RunConfig
 from fedforget.data import Example, client_examples, client_retain_examples
+from fedforget.encoding import batches, encode, pad_id
 from fedforget.errors import ModelError, TrainingError
 from fedforget.expert import starting_model
 from fedforget.factors import LoraFactors
@@ -31,7 +32,7 @@ from fedforget.privacy.accounting import enabled
 from fedforget.reproducible import cpu_share
 from fedforget.seeds import derive_seed
 from fedforget.summaries import ClientSummary, Role
-from fedforget.training import batches, encode, pad_id, train
+from fedforget.training import train
 
 
 class UnlearningClient(NumPyClient):

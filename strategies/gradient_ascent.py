@@ -17,10 +17,10 @@ from fedforget.sequential import approximate
 from fedforget.sequential import protocol as words
 from fedforget.sequential.approximate import WHOLE
 from fedforget.sequential.ascent import distance_between
+from fedforget.sequential.averaging import FedAvg as Average
 from fedforget.sequential.modules import PrefixModule
 from fedforget.sequential.plan import SequentialPlan
 from fedforget.sequential.protocol import Work
-from fedforget.sequential.training import FedAvg as Average
 from fedforget.sequential.training import client_seed
 from strategies.approximate import Approximate
 from strategies.sequential_record import average

@@ -11,9 +11,9 @@ from flwr.supercore import log
 from fedforget.errors import LedgerError
 from fedforget.runs import RunDirectory
 from fedforget.sequences.ledger import Ledger
+from fedforget.sequential.averaging import FedAvg
 from fedforget.sequential.modules import PrefixModule
 from fedforget.sequential.plan import Prefix, SequentialPlan
-from fedforget.sequential.training import FedAvg
 from strategies.sequential_spool import Request, ResultSpool
 
 

@@ -13,13 +13,13 @@ from clients.unlearning import UnlearningClient
 from fedforget.codecs import unpack
 from fedforget.config import RunConfig, expand_clients
 from fedforget.data import client_examples
+from fedforget.encoding import batches, encode
 from fedforget.errors import ConfigError, ModelError, TrainingError
 from fedforget.expert import adapt, starting_model
 from fedforget.fisher import empirical_fisher
 from fedforget.models import load_backbone, release_backbone
 from fedforget.presets import load
 from fedforget.sequential.checkpoints import Checkpoint
-from fedforget.training import batches, encode
 
 OVERRIDES = (
     "model.path=tiny model.precision=fp32 model.fisher_precision=same model.device=cpu model.tiny.layers=2 "

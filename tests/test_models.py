@@ -17,12 +17,12 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from fedforget import fingerprints, models, nf4
 from fedforget.adapters import adapted_weights, deltas_applied, lora_attached, lora_factors
 from fedforget.config import LoraConfig, ModelConfig, TinyModelConfig
+from fedforget.encoding import encode
 from fedforget.errors import ModelError
 from fedforget.fisher import empirical_fisher
 from fedforget.gguf import find_file, forget_quantisation
 from fedforget.models import Backbone, cached_backbone, load_backbone, prepare_backbone, resolve_device
 from fedforget.summaries import LoraFactors
-from fedforget.training import encode
 
 DOWN = "model.layers.1.mlp.down_proj.weight"
 

@@ -14,10 +14,11 @@ from fedforget.adapters import lora_attached, lora_factors
 from fedforget.config import LoraConfig, TrainingConfig
 from fedforget.data import Example
 from fedforget.data.fictional import pretraining
+from fedforget.encoding import batches, collate, encode
 from fedforget.errors import TrainingError
 from fedforget.models import Backbone
 from fedforget.objectives import objective
-from fedforget.training import TrainingReport, batches, collate, encode, train
+from fedforget.training import TrainingReport, train
 
 EXAMPLES = [example for example in pretraining() if example.prompt][:12]
 SHORT = TrainingConfig(steps=4, batch_size=4, learning_rate=1e-2)

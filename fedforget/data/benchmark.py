@@ -20,7 +20,7 @@ from fedforget.data.examples import (
     interleave,
 )
 from fedforget.data.items import MultipleChoice, Pair
-from fedforget.data.tables import Rows, TableSchema
+from fedforget.data.rows import Rows, TableSchema
 from fedforget.data_config import DataConfig
 from fedforget.errors import DataError, nearest
 from fedforget.seeds import derive_seed

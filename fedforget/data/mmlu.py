@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from fedforget.data.benchmark import ChoiceBenchmark, Uses, apart, numbered
 from fedforget.data.items import MultipleChoice
-from fedforget.data.tables import Rows, TableSchema
+from fedforget.data.rows import Rows, TableSchema
 from fedforget.data_config import DataConfig
 from fedforget.errors import DataError, nearest
 

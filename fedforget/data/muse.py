@@ -8,7 +8,7 @@ import random
 from fedforget.data.benchmark import Benchmark, numbered
 from fedforget.data.examples import Example, Question
 from fedforget.data.items import Pair
-from fedforget.data.tables import Rows, TableSchema
+from fedforget.data.rows import Rows, TableSchema
 from fedforget.data_config import DataConfig
 from fedforget.errors import DataError
 from fedforget.seeds import derive_seed

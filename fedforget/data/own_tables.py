@@ -1,6 +1,6 @@
 """The bring-your-own family for tables: parquet, CSV, JSON, data sets saved to disk, or a hub id.
 
-Rows are those of :mod:`fedforget.data.jsonl`, columns named under ``data.fields``.
+Rows are those of :mod:`fedforget.data.own_rows`, columns named under ``data.fields``.
 """
 
 from __future__ import annotations
@@ -8,9 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedforget.data.examples import Data
-from fedforget.data.jsonl import JsonlData, OwnRows, RowReader
+from fedforget.data.jsonl import JsonlData
+from fedforget.data.own_rows import OwnRows, RowReader
+from fedforget.data.rows import as_list
 from fedforget.data.split_files import READERS
-from fedforget.data.tables import as_list, load_split
+from fedforget.data.tables import load_split
 from fedforget.data_config import DataConfig, FieldsConfig
 
 

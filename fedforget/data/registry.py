@@ -13,7 +13,7 @@ from fedforget.data.fictional import load_fictional
 from fedforget.data.image_records import IMAGE_SETS
 from fedforget.data.jsonl import JsonlData
 from fedforget.data.own_tables import TableData
-from fedforget.data.tables import TableSchema
+from fedforget.data.rows import TableSchema
 from fedforget.data.text_records import TEXT_SETS
 from fedforget.data_config import DataConfig
 from fedforget.errors import DataError, nearest

@@ -7,7 +7,7 @@ import functools
 from fedforget.data.benchmark import Benchmark, numbered
 from fedforget.data.examples import Example, Question
 from fedforget.data.items import Pair
-from fedforget.data.tables import TableSchema
+from fedforget.data.rows import TableSchema
 from fedforget.data_config import DataConfig
 from fedforget.errors import DataError
 

@@ -6,7 +6,7 @@ import functools
 
 from fedforget.data.benchmark import ChoiceBenchmark, Uses, apart, numbered
 from fedforget.data.items import MultipleChoice
-from fedforget.data.tables import TableSchema
+from fedforget.data.rows import TableSchema
 from fedforget.data_config import DataConfig
 from fedforget.errors import DataError
 

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedforget.encoding import Encoded, collate
 from fedforget.errors import DataError
 from fedforget.objectives.terms import IGNORED
-from fedforget.training import Encoded, collate
 
 Floats = NDArray[np.float64]
 Progress = Callable[[int, int], None]
@@ -68,7 +68,7 @@ def token_scores(
     model : PreTrainedModel
         A causal language model.
     sequences : sequence of Encoded
-        See :func:`fedforget.training.encode`; the first token is predicted from nothing and never counts.
+        See :func:`fedforget.encoding.encode`; the first token is predicted from nothing and never counts.
     batch_size : int
         Sequences per forward pass.
     spread : bool

@@ -1,11 +1,8 @@
 """Multiple choice by log-likelihood: the choice that the model finds most likely after the prompt.
 
-What questions share is read once. The token sequences of a batch (each prompt followed by each
-of its choices) are merged into a tree, one node per distinct token in its context; the nodes
-stand in one sequence, where a mask lets each see its ancestors and its position is its depth. A
-prompt is thus read once for all its choices, and a template once for all its questions. The
-output layer, the largest matrix of a small model, is applied only where a choice's token is
-predicted.
+What questions share is read once: a prompt for all its choices, and a template for all its
+questions, see :mod:`fedforget.evaluation.token_tree`. The output layer, the largest matrix of a
+small model, is applied only where a choice's token is predicted.
 """
 
 from __future__ import annotations
@@ -15,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedforget.evaluation.likelihoods import POSITIONS, Progress, has_plain_head
 from fedforget.evaluation.prepared import PreparedQuestion, PreparedQuestions
+from fedforget.evaluation.token_tree import TokenTree
 
 Normalise = Literal["tokens", "characters", "none"]
 
@@ -173,12 +170,12 @@ def _batches(
 ) -> Iterator[list[int]]:
     """Cut the order into runs of ``batch_size`` questions, or of up to ``limit`` tree nodes if given."""
     batch: list[int] = []
-    tree = _Tree()
+    tree = TokenTree()
     for i in order:
         full = len(batch) >= batch_size if not limit else len(tree.tokens) + tree.missing(items[i]) > limit
         if batch and full:
             yield batch
-            batch, tree = [], _Tree()
+            batch, tree = [], TokenTree()
         batch.append(i)
         if limit:
             tree.add(items[i])
@@ -186,61 +183,9 @@ def _batches(
         yield batch
 
 
-class _Tree:
-    """Token sequences merged where they begin alike."""
-
-    def __init__(self) -> None:
-        self.tokens: list[int] = []
-        self.parents: list[int] = []
-        self.depths: list[int] = []
-        self.places: list[int] = []  # nodes that predict the scored tokens
-        self.targets: list[int] = []  # the scored tokens, choice by choice
-        self._children: dict[tuple[int, int], int] = {}
-
-    def add(self, item: PreparedQuestion) -> None:
-        """Add a question's sequences; a choice's last token is only predicted, never read."""
-        node = -1
-        for token in item.prefix:
-            node = self._child(node, token)
-        for choice in item.continuations:
-            at = node
-            for token in choice[:-1]:
-                self.places.append(at)
-                at = self._child(at, token)
-            self.places.append(at)
-            self.targets += choice
-
-    def missing(self, item: PreparedQuestion) -> int:
-        """At most how many nodes :meth:`add` would create."""
-        node, shared = -1, 0
-        for token in item.prefix:
-            child = self._children.get((node, token))
-            if child is None:
-                break
-            node, shared = child, shared + 1
-        return item.packed_length - shared
-
-    def visible(self) -> Tensor:
-        """Whether node ``i`` sees node ``j``: itself and its ancestors; bool, shape ``[n, n]``."""
-        mask = np.eye(len(self.tokens), dtype=bool)
-        for node, parent in enumerate(self.parents):
-            if parent >= 0:
-                mask[node] |= mask[parent]
-        return torch.from_numpy(mask)
-
-    def _child(self, parent: int, token: int) -> int:
-        key = (parent, token)
-        if key not in self._children:
-            self._children[key] = len(self.tokens)
-            self.tokens.append(token)
-            self.parents.append(parent)
-            self.depths.append(self.depths[parent] + 1 if parent >= 0 else 0)
-        return self._children[key]
-
-
 def _packed_sums(model: Any, items: Sequence[PreparedQuestion]) -> list[list[float]]:
     weight = model.get_input_embeddings().weight
-    tree = _Tree()
+    tree = TokenTree()
     for item in items:
         tree.add(item)
     visible = tree.visible()

@@ -8,12 +8,12 @@ from typing import Any
 
 from fedforget.data import Example, Pair
 from fedforget.data.benchmark import Benchmark
+from fedforget.encoding import encode
 from fedforget.errors import DataError
 from fedforget.evaluation.generation import generate
 from fedforget.evaluation.language_membership import membership_aucs, membership_scores
 from fedforget.evaluation.likelihoods import finite, token_scores
 from fedforget.evaluation.measures import Measure, Row, Rows, Subject, mean
-from fedforget.training import encode
 
 VERBATIM_TOKENS = 128
 KNOWLEDGE_TOKENS = 32

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from fedforget.encoding import Encoded
 from fedforget.errors import DataError
 from fedforget.evaluation.likelihoods import token_scores
 from fedforget.evaluation.prepared import encode_text
-from fedforget.training import Encoded
 
 
 @dataclass(frozen=True)

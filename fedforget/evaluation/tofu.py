@@ -15,11 +15,11 @@ from scipy.stats import hmean, ks_2samp
 
 from fedforget.data import Pair
 from fedforget.data.benchmark import Benchmark
+from fedforget.encoding import encode
 from fedforget.errors import DataError
 from fedforget.evaluation.generation import generate
 from fedforget.evaluation.likelihoods import finite, token_scores
 from fedforget.evaluation.measures import Measure, Row, Rows, Subject, mean
-from fedforget.training import encode
 
 NEW_TOKENS = 200
 MAX_LENGTH = 1024

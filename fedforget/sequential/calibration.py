@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedforget.sequential.training import fedavg
+from fedforget.sequential.averaging import fedavg
 
 Tensors = Mapping[str, Tensor]
 

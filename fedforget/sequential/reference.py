@@ -9,12 +9,13 @@ from torch import Tensor
 from fedforget.data.corpora import load_corpus
 from fedforget.data.holdings import ClientRecords, client_records
 from fedforget.errors import PlanError, TrainingError
+from fedforget.sequential.averaging import FedAvg
 from fedforget.sequential.classifiers import load_classifier
 from fedforget.sequential.config import SequentialRunConfig
 from fedforget.sequential.modules import PrefixModule
 from fedforget.sequential.plan import Prefix, SequentialPlan
 from fedforget.sequential.stack import ModuleStack
-from fedforget.sequential.training import FedAvg, client_seed, initial_seed, train_locally
+from fedforget.sequential.training import client_seed, initial_seed, train_locally
 
 SliceKey = tuple[str, int]
 Without = Mapping[SliceKey, Collection[str] | None]

@@ -18,11 +18,11 @@ from fedforget.codecs.exchange import PlacesRequest, unpack_values
 from fedforget.config import ClientSpec, ModelConfig, RunConfig, expand_clients
 from fedforget.data import client_retain_examples
 from fedforget.defence_config import PrivacyConfig
+from fedforget.encoding import encode
 from fedforget.errors import DataError, ModelError, TrainingError
 from fedforget.models import Backbone, cached_backbone, load_backbone, release_backbone
 from fedforget.reproducible import cpu_share
 from fedforget.summaries import ClientSummary, LoraFactors
-from fedforget.training import encode
 
 
 def specs(config: RunConfig) -> dict[str, ClientSpec]:

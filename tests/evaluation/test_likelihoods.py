@@ -11,12 +11,12 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from fedforget.data import Example
+from fedforget.encoding import encode
 from fedforget.errors import DataError
 from fedforget.evaluation.accuracy import accuracy
 from fedforget.evaluation.language_membership import membership_aucs, membership_scores
 from fedforget.evaluation.likelihoods import TokenScores, finite, token_scores
 from fedforget.models import Backbone
-from fedforget.training import encode
 
 
 def test_token_scores_are_the_models_own(byte_backbone: Backbone) -> None:

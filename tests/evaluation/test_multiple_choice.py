@@ -11,7 +11,8 @@ import torch
 from fedforget.data import Question
 from fedforget.errors import DataError
 from fedforget.evaluation import ItemScore, prepare, score, summarise
-from fedforget.evaluation.multiple_choice import _Tree, likeliest, supports_packing
+from fedforget.evaluation.multiple_choice import likeliest, supports_packing
+from fedforget.evaluation.token_tree import TokenTree
 from fedforget.models import Backbone
 
 PROMPTS = ("the herb of", "the herb of the", "a star", "the herb")
@@ -76,7 +77,7 @@ def test_normalisation_divides_by_tokens_or_characters(tiny_backbone: Backbone) 
 def test_the_tree_reads_shared_beginnings_once() -> None:
     from fedforget.evaluation import PreparedQuestion
 
-    tree = _Tree()
+    tree = TokenTree()
     tree.add(PreparedQuestion("a", "d", (1, 2), ((3, 4), (3, 5), (6,)), (1, 1, 1), 0))
     tree.add(PreparedQuestion("b", "d", (1, 2, 7), ((8,), (9,)), (1, 1), 0))
     # Nodes: 1, 1-2, 1-2-3 (the last tokens 4, 5, 6 are only predicted), 1-2-7.

@@ -10,10 +10,12 @@ import torch
 
 from fedforget.data.holdings import ClientRecords, client_records
 from fedforget.data.records import Records
+from fedforget.reproducible import deterministic
+from fedforget.sequential.averaging import fedavg
 from fedforget.sequential.modules import PrefixModule
 from fedforget.sequential.reference import held_by_clients, train_sequences_locally
 from fedforget.sequential.stack import ModuleStack
-from fedforget.sequential.training import client_seed, deterministic, fedavg, module_seed
+from fedforget.sequential.training import client_seed, module_seed
 from fedforget.sequential.verify import VerificationError, require, verify_prefixes
 
 
