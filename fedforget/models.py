@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import json
 import threading
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
-from fedforget import fingerprints, gguf, nf4, tiny
-from fedforget.cache import cache_directory, file_state, key
+from fedforget import fingerprints, nf4, tiny
 from fedforget.config import ModelConfig
 from fedforget.errors import ModelError, nearest
-from fedforget.files import atomic_path, home
+from fedforget.files import home
+from fedforget.model_source import ModelSource, find_source
 from fedforget.progress import no_progress_bars
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 PRECISIONS = (*_DTYPES, "nf4")
-_HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 
 
 @dataclass(eq=False)
@@ -46,16 +42,6 @@ class Backbone:
     tokenizer: Any
     fingerprint: str
     device: torch.device
-
-
-@dataclass(frozen=True)
-class _Source:
-    """A place that transformers can load from, and where its fingerprints are kept."""
-
-    where: str
-    revision: str | None
-    local: bool
-    fingerprints: Path | None
 
 
 def load_backbone(
@@ -86,16 +72,20 @@ def load_backbone(
             f"{nearest(str(precision), PRECISIONS)}"
         )
     target = resolve_device(device or cfg.device)
-    source = _source(cfg, seed)
+    source = find_source(cfg, seed)
     model, tokenizer = _read(source, precision, target)
     model.eval().requires_grad_(False)
     model.config.use_cache = False
     if tokenizer.pad_token_id is None:
         # Padding is masked everywhere, so any token serves.
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
-    if source.fingerprints is None and (commit := getattr(model.config, "_commit_hash", None)):
-        source = replace(source, fingerprints=_fingerprint_folder(cfg.path, commit))
-    return Backbone(model, tokenizer, _fingerprint(model, source, precision, target), target)
+    if commit := getattr(model.config, "_commit_hash", None):
+        source = source.at_commit(commit)
+    known = source.known_fingerprint(precision, target)
+    if known is None:
+        known = fingerprints.fingerprint(model)
+        source.keep_fingerprint(known, precision, target)
+    return Backbone(model, tokenizer, known, target)
 
 
 def prepare_backbone(cfg: ModelConfig, seed: int) -> None:
@@ -106,12 +96,12 @@ def prepare_backbone(cfg: ModelConfig, seed: int) -> None:
     ModelError
         As :func:`load_backbone`.
     """
-    source = _source(cfg, seed)
+    source = find_source(cfg, seed)
     if source.local:
         # Loading once also leaves the fingerprint in the cache.
         load_backbone(cfg, seed, device=None if cfg.precision == "nf4" else "cpu")
         return
-    _folder(source)
+    source.folder()
 
 
 def checkpoint(cfg: ModelConfig, seed: int) -> tuple[Path, str]:
@@ -120,13 +110,9 @@ def checkpoint(cfg: ModelConfig, seed: int) -> tuple[Path, str]:
     The model is loaded only where its fingerprint is not in the cache yet. Parameters and errors
     are those of :func:`load_backbone`.
     """
-    source = _source(cfg, seed)
-    folder = _folder(source)
-    if source.fingerprints is None:
-        # The hub's cache names a snapshot by its commit.
-        source = replace(source, fingerprints=_fingerprint_folder(cfg.path, folder.name))
-    device = resolve_device(cfg.device if cfg.precision == "nf4" else "cpu")
-    return folder, _known_fingerprint(source, cfg.precision, device) or load_backbone(cfg, seed).fingerprint
+    source = find_source(cfg, seed)
+    folder = source.folder()
+    return folder, _known_fingerprint(cfg, source, folder) or load_backbone(cfg, seed).fingerprint
 
 
 def checkpoint_at_hand(cfg: ModelConfig, seed: int) -> tuple[Path, str | None]:
@@ -139,29 +125,15 @@ def checkpoint_at_hand(cfg: ModelConfig, seed: int) -> tuple[Path, str | None]:
     ModelError
         This machine does not have it.
     """
-    source = _source(cfg, seed, build=False)
-    folder = _folder(source, download=False)
-    if source.fingerprints is None:
-        source = replace(source, fingerprints=_fingerprint_folder(cfg.path, folder.name))
+    source = find_source(cfg, seed, build=False)
+    folder = source.folder(download=False)
+    return folder, _known_fingerprint(cfg, source, folder)
+
+
+def _known_fingerprint(cfg: ModelConfig, source: ModelSource, folder: Path) -> str | None:
     device = resolve_device(cfg.device if cfg.precision == "nf4" else "cpu")
-    return folder, _known_fingerprint(source, cfg.precision, device)
-
-
-def _folder(source: _Source, *, download: bool = True) -> Path:
-    if source.local:
-        return Path(source.where)
-    from huggingface_hub import snapshot_download
-
-    options: Any = {"revision": source.revision, "allow_patterns": _HUB_FILES}
-    if download:
-        with _readable(source):
-            return Path(snapshot_download(source.where, **options))
-    try:
-        return Path(snapshot_download(source.where, local_files_only=True, **options))
-    except (OSError, ValueError) as error:
-        raise ModelError(
-            f"model.path: {source.where!r} is not in the hub's cache; get it with `fedforget prepare`"
-        ) from error
+    # The hub's cache names a snapshot by its commit.
+    return source.at_commit(folder.name).known_fingerprint(cfg.precision, device)
 
 
 _lock = threading.Lock()
@@ -223,34 +195,7 @@ def resolve_device(name: str | torch.device) -> torch.device:
     return device
 
 
-def _source(cfg: ModelConfig, seed: int, *, build: bool = True) -> _Source:
-    path = cfg.path
-    if path == tiny.PATH or path.startswith(gguf.PREFIX):
-        package = path.removeprefix(gguf.PREFIX)
-        if build:
-            folder = tiny.trained(cfg.tiny, seed) if path == tiny.PATH else gguf.converted(package)
-        else:
-            folder = tiny.location(cfg.tiny, seed) if path == tiny.PATH else gguf.location(package)
-            if not folder.is_dir():
-                raise ModelError(f"model.path: {path!r} is not in the cache; get it with `fedforget prepare`")
-        return _Source(str(folder), None, True, folder)
-    folder = Path(path).expanduser()
-    if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise ModelError(
-                f"model.path: {folder} holds no config.json; give the directory of a transformers model"
-            )
-        state = [file_state(file) for file in sorted(folder.iterdir()) if file.is_file()]
-        return _Source(str(folder), None, True, _fingerprint_folder(str(folder.resolve()), state))
-    if path.startswith((".", "/", "~")) or path.count("/") > 1 or not path:
-        raise ModelError(
-            f"model.path: there is no directory {path!r}; give a local directory, a hub id, "
-            "package:<name> or tiny"
-        )
-    return _Source(path, cfg.revision, False, None)
-
-
-def _read(source: _Source, precision: str, device: torch.device) -> tuple[Any, Any]:
+def _read(source: ModelSource, precision: str, device: torch.device) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     options: dict[str, Any] = {"local_files_only": source.local}
@@ -262,7 +207,7 @@ def _read(source: _Source, precision: str, device: torch.device) -> tuple[Any, A
     else:
         weights["dtype"] = _DTYPES[precision]
     model: Any
-    with _readable(source), no_progress_bars():
+    with source.readable(), no_progress_bars():
         tokenizer = AutoTokenizer.from_pretrained(source.where, **options)
         model = AutoModelForCausalLM.from_pretrained(source.where, **weights)
     if precision == "nf4":
@@ -271,49 +216,3 @@ def _read(source: _Source, precision: str, device: torch.device) -> tuple[Any, A
     else:
         model.to(device)
     return model, tokenizer
-
-
-@contextlib.contextmanager
-def _readable(source: _Source) -> Iterator[None]:
-    """Turn what transformers and the hub raise into one sentence that says what to do."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        # The hub's own message runs over several lines; its first says what is wrong.
-        why = (str(error).strip() or type(error).__name__).splitlines()[0]
-        if source.local:
-            raise ModelError(f"model.path: {source.where} cannot be loaded ({why})") from error
-        revision = f" at revision {source.revision!r}" if source.revision else ""
-        raise ModelError(
-            f"model.path: {source.where!r}{revision} cannot be loaded from the hub ({why}); "
-            "check the id and the network, or give a local directory that holds the model"
-        ) from error
-
-
-def _fingerprint_folder(*identity: Any) -> Path:
-    return cache_directory() / "fingerprints" / key(*identity)
-
-
-def _fingerprint(model: nn.Module, source: _Source, precision: str, device: torch.device) -> str:
-    if source.fingerprints is None:
-        return fingerprints.fingerprint(model)
-    if known := _known_fingerprint(source, precision, device):
-        return known
-    value = fingerprints.fingerprint(model)
-    with atomic_path(_fingerprint_file(source.fingerprints, precision, device)) as temporary:
-        temporary.write_text(value + "\n", encoding="ascii")
-    return value
-
-
-def _known_fingerprint(source: _Source, precision: str, device: torch.device) -> str | None:
-    if source.fingerprints is None:
-        return None
-    stored = _fingerprint_file(source.fingerprints, precision, device)
-    text = stored.read_text(encoding="ascii").strip() if stored.is_file() else ""
-    return text if len(text) == 64 else None
-
-
-def _fingerprint_file(folder: Path, precision: str, device: torch.device) -> Path:
-    # Devices may round differently when they quantise.
-    name = f"nf4-{device.type}" if precision == "nf4" else precision
-    return folder / f"fingerprint-{name}.txt"
