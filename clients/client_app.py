@@ -14,8 +14,9 @@ from flwr.clientapp import ClientApp
 from clients import identity, sequential_messages
 from clients.progress import told
 from fedforget import protocol
+from fedforget.client_specs import ClientSpec
 from fedforget.codecs import RAW, Bucket
-from fedforget.config import ClientSpec, RunConfig
+from fedforget.config import RunConfig
 from fedforget.sequential import protocol as sequential
 
 # A deployed node runs each message in a new process: what only some kinds of messages need, and takes

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedforget import protocol
+from fedforget.client_specs import ClientSpec
 from fedforget.codecs import CODECS
-from fedforget.config import ClientSpec, RunConfig
+from fedforget.config import RunConfig
 from fedforget.data import client_examples
 from fedforget.expert import starting_model
 from fedforget.models import cached_backbone

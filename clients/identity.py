@@ -9,7 +9,8 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message
 
 from fedforget import protocol
-from fedforget.config import ClientSpec, RunConfig
+from fedforget.client_specs import ClientSpec
+from fedforget.config import RunConfig
 from fedforget.errors import RunError
 from fedforget.presets import from_yaml
 

@@ -16,9 +16,10 @@ from clients import kept_fishers
 from clients.description import describe_node
 from fedforget import protocol
 from fedforget.adapters import adapted_weights, deltas_applied, lora_attached, lora_factors
+from fedforget.client_specs import ClientSpec
 from fedforget.codecs import Bucket, Instruction, pack, planes
 from fedforget.codecs.exchange import pack_values, unpack_places
-from fedforget.config import ClientSpec, RoleConfig, RunConfig
+from fedforget.config import RoleConfig, RunConfig
 from fedforget.data import Example, client_examples, client_retain_examples
 from fedforget.encoding import batches, encode, pad_id
 from fedforget.errors import ModelError, TrainingError

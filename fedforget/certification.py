@@ -12,12 +12,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from fedforget.certificate_claims import read_claims, tensor_claims
 from fedforget.certificates import (
     UNREADABLE,
     budget_solved_for,
     digest,
     ratio,
-    read,
     slack_gap,
     unreadable,
 )
@@ -106,7 +106,7 @@ def certify(path: Path, fishers: Path) -> Certification:
     try:
         with safe_open(path, framework="pt") as file:
             names = sorted(file.keys())
-            said = _said(file.metadata() or {}, path)
+            said = read_claims(file.metadata() or {}, path)
             held = StoredFishers(fishers)
             found = Certification(str(said.get("method", "")))
             if math.isfinite(float(said.get("epsilon", math.inf))):
@@ -133,28 +133,6 @@ def certify(path: Path, fishers: Path) -> Certification:
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{path}: cannot be read as a merged update ({error})") from error
     return found
-
-
-def _said(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
-    """Read a certificate whose parts have the right types; what they claim is still to be checked."""
-    try:
-        said = read(metadata, path)
-        if said:
-            said["parameters"] = dict(said["parameters"])
-            for key in ("epsilon", "alpha", "eps0"):
-                said[key] = float(said[key])
-                if float(said["parameters"].get(key, said[key])) != said[key]:
-                    raise ValueError(f"two values of {key}")
-            for key in ("clients", "forget"):
-                if not all(isinstance(client, str) for client in said[key]) or isinstance(said[key], str):
-                    raise TypeError(f"{key} are not ids")
-                said[key] = list(said[key])
-            said["tensors"] = {str(name): dict(one) for name, one in said["tensors"].items()}
-            if not (0.0 < said["alpha"] <= 1.0 and said["eps0"] >= 0.0 and said["epsilon"] >= 0.0):
-                raise ValueError("alpha, eps0 or epsilon is out of range")
-        return said
-    except UNREADABLE as error:
-        raise unreadable(path, error) from error
 
 
 def _check_clients(found: Certification, said: Mapping[str, Any], held: StoredFishers) -> None:
@@ -207,7 +185,7 @@ class _Check:
             if digest(update) != entry["sha256"]:
                 found.problems.append(f"{self._where}: its bytes are not those that were certified")
             if found.budget is not None:
-                self._entry = _entry(entry, len(said["clients"]))
+                self._entry = tensor_claims(entry, len(said["clients"]))
                 self._working = torch.float64 if entry["working"] == "float64" else torch.float32
                 solver = str(said["parameters"].get("solver", "exact"))
                 self._budget = budget_solved_for(found.budget, solver, self._working)
@@ -298,22 +276,6 @@ class _Check:
                 f"recomputed it is {certificate.duality_gap!r}"
             )
         return certificate.duality_gap
-
-
-def _entry(raw: Mapping[str, Any], clients: int) -> dict[str, Any]:
-    """Read what a certificate says of one tensor; raises one of ``UNREADABLE``."""
-    lists: dict[str, list[Any]] = {
-        "multipliers": [float(value) for value in raw["multipliers"]],
-        "ratio": [float(value) for value in raw["ratio"]],
-        "fishers": [str(value) for value in raw["fishers"]],
-    }
-    for key, values in lists.items():
-        if len(values) != clients:
-            raise ValueError(f"its {key} are not one per client")
-    numbers = {key: float(raw[key]) for key in ("slack_gap", "duality_gap", "base_norm")}
-    if not isinstance(raw["certified"], bool) or raw["working"] not in ("float32", "float64"):
-        raise ValueError("certified or working is not a value of theirs")
-    return {**lists, **numbers, "certified": raw["certified"]}
 
 
 def _close(one: float, other: float) -> bool:

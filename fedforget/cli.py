@@ -75,7 +75,8 @@ def config_show(preset: Preset, overrides: Overrides = None) -> None:
 @config_app.command("validate")
 def config_validate(preset: Preset, overrides: Overrides = None) -> None:
     """Check a preset; every problem is reported at once."""
-    from fedforget.config import RunConfig, expand_clients
+    from fedforget.client_specs import expand_clients
+    from fedforget.config import RunConfig
     from fedforget.presets import load_any
 
     config = load_any(preset, overrides or [])

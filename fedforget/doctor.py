@@ -210,7 +210,7 @@ def _preset(preset: str, overrides: Sequence[str]) -> list[Check]:
     found = [Check("configuration", OK, f"{config.name} ({config.kind})")]
     try:
         if isinstance(config, RunConfig):
-            from fedforget.config import expand_clients
+            from fedforget.client_specs import expand_clients
             from fedforget.data.shares import client_examples
 
             total = sum(len(client_examples(config, spec)) for spec in expand_clients(config.clients))

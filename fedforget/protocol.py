@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from fedforget.config import ClientSpec
+from fedforget.client_specs import ClientSpec
 from fedforget.errors import RunError
 from fedforget.runs import versions
 

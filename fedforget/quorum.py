@@ -7,7 +7,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from fedforget.config import ClientGroup, ClientSpec, QuorumConfig
+from fedforget.client_specs import ClientSpec
+from fedforget.config import ClientGroup, QuorumConfig
 
 ALL = "all"
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")

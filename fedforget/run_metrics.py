@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
-from fedforget.config import RunConfig, expand_clients
+from fedforget.client_specs import expand_clients
+from fedforget.config import RunConfig
 from fedforget.presets import from_yaml_any
 from fedforget.runs import RunDirectory
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from filelock import FileLock
 
-from fedforget.config import RunConfig, expand_clients
+from fedforget.client_specs import expand_clients
+from fedforget.config import RunConfig
 from fedforget.digests import folder_digest
 from fedforget.errors import ModelError, RunError
 from fedforget.files import atomic_path, home, read_json, write_json

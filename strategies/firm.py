@@ -12,8 +12,9 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
 from fedforget import protocol
+from fedforget.client_specs import ClientSpec
 from fedforget.codecs import instructions
-from fedforget.config import ClientSpec, RunConfig
+from fedforget.config import RunConfig
 from fedforget.errors import RunError
 from fedforget.presets import to_yaml
 from fedforget.privacy.accounting import account, enabled

@@ -11,8 +11,9 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from fedforget import quorum
+from fedforget.client_specs import ClientSpec, expand_clients
 from fedforget.codecs import Instruction
-from fedforget.config import ClientSpec, RunConfig, expand_clients
+from fedforget.config import RunConfig
 from fedforget.errors import RunError, nearest
 from fedforget.protocol import Description
 from fedforget.summaries import is_client_id

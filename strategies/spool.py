@@ -15,8 +15,8 @@ from flwr.supercore import log
 from torch.linalg import vector_norm
 
 from fedforget import protocol
+from fedforget.client_specs import ClientSpec
 from fedforget.codecs import RAW, Bucket, Instruction, traffic, unpack
-from fedforget.config import ClientSpec
 from fedforget.errors import SummaryError
 from fedforget.files import write_json
 from fedforget.sparse_fisher import WHOLE, Coverage

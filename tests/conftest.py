@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from fedforget.adapters import adapted_weights
-from fedforget.config import ModelConfig, RunConfig, TinyModelConfig, expand_clients
+from fedforget.client_specs import expand_clients
+from fedforget.config import ModelConfig, RunConfig, TinyModelConfig
 from fedforget.models import Backbone, load_backbone
 from fedforget.presets import load
 from fedforget.runs import RunDirectory

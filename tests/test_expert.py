@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from clients.unlearning import UnlearningClient
+from fedforget.client_specs import expand_clients
 from fedforget.codecs import unpack
-from fedforget.config import RunConfig, expand_clients
+from fedforget.config import RunConfig
 from fedforget.data import client_examples
 from fedforget.encoding import batches, encode
 from fedforget.errors import ConfigError, ModelError, TrainingError

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fedforget.config import ClientGroup, RunConfig, expand_clients
+from fedforget.client_specs import expand_clients
+from fedforget.config import ClientGroup, RunConfig
 from fedforget.errors import ConfigError
 from fedforget.presets import (
     find,

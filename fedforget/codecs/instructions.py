@@ -14,8 +14,9 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
+from fedforget.client_specs import ClientSpec
 from fedforget.codecs.manifest import CODECS, LOG8, PLANES, RAW_CODEC, TOP
-from fedforget.config import ClientSpec, RunConfig
+from fedforget.config import RunConfig
 from fedforget.errors import RunError
 from fedforget.merging.coverage import needed_fisher
 from fedforget.merging.registry import find, methods

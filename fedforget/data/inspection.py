@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from fedforget.config import RunConfig, expand_clients
+from fedforget.client_specs import expand_clients
+from fedforget.config import RunConfig
 from fedforget.data.examples import SPLITS, Example, Question
 from fedforget.data.registry import load_data
 from fedforget.data.shares import client_examples, client_retain_examples, unasked

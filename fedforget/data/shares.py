@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fedforget.config import ClientGroup, ClientSpec, RunConfig
+from fedforget.client_specs import ClientSpec
+from fedforget.config import ClientGroup, RunConfig
 from fedforget.data.benchmark import source_of
 from fedforget.data.examples import SPLITS, Data, Example, interleave
 from fedforget.data.jsonl import JsonlData

@@ -14,8 +14,9 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from clients.client_app import ClientError, app
 from clients.identity import declared
 from fedforget import protocol
+from fedforget.client_specs import ClientSpec, expand_clients
 from fedforget.codecs import RAW, unpack
-from fedforget.config import ClientSpec, RunConfig, expand_clients
+from fedforget.config import RunConfig
 from fedforget.errors import RunError
 from fedforget.presets import to_yaml
 from fedforget.protocol import Description

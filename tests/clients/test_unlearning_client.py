@@ -13,9 +13,10 @@ from clients import kept_fishers, unlearning
 from clients.unlearning import UnlearningClient
 from fedforget import protocol
 from fedforget.adapters import adapted_weights
+from fedforget.client_specs import ClientSpec, expand_clients
 from fedforget.codecs import Instruction, unpack
 from fedforget.codecs.exchange import PlacesRequest, unpack_values
-from fedforget.config import ClientSpec, ModelConfig, RunConfig, expand_clients
+from fedforget.config import ModelConfig, RunConfig
 from fedforget.data import client_retain_examples
 from fedforget.defence_config import PrivacyConfig
 from fedforget.encoding import encode

@@ -10,8 +10,9 @@ import torch
 from codecs_fakes import log_normal
 from torch import Tensor
 
+from fedforget.client_specs import expand_clients
 from fedforget.codecs import Instruction, instructions, needed_share, pack, unpack
-from fedforget.config import ClientGroup, CommunicationConfig, MergeConfig, RunConfig, expand_clients
+from fedforget.config import ClientGroup, CommunicationConfig, MergeConfig, RunConfig
 from fedforget.errors import SummaryError
 from fedforget.merging import calibrate_epsilon, merge
 from fedforget.summaries import ClientSummary, Coverage, LoraFactors

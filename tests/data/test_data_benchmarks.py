@@ -10,7 +10,8 @@ import benchmark_files
 import pytest
 from datasets import Dataset, DatasetDict
 
-from fedforget.config import ClientGroup, RunConfig, expand_clients
+from fedforget.client_specs import expand_clients
+from fedforget.config import ClientGroup, RunConfig
 from fedforget.data import Benchmark, Data, client_examples, load_data
 from fedforget.data.inspection import inspect
 from fedforget.data.muse import cut

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedforget.config import ClientGroup, ClientSpec, DataConfig, RunConfig, SeedsConfig, expand_clients
+from fedforget.client_specs import ClientSpec, expand_clients
+from fedforget.config import ClientGroup, DataConfig, RunConfig, SeedsConfig
 from fedforget.data import client_examples, families, load_data
 from fedforget.data.shares import unasked
 from fedforget.errors import DataError

@@ -8,7 +8,7 @@ import benchmark_files
 import pytest
 
 from fedforget.cli import main
-from fedforget.config import expand_clients
+from fedforget.client_specs import expand_clients
 from fedforget.errors import ModelError
 from fedforget.presets import load
 from simulations.inline import run_inline

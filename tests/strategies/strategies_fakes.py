@@ -13,8 +13,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.serverapp import Grid
 
 from fedforget import protocol
+from fedforget.client_specs import ClientSpec
 from fedforget.codecs import CODECS, RAW, pack
-from fedforget.config import ClientSpec, RunConfig
+from fedforget.config import RunConfig
 from fedforget.runs import RunDirectory
 from fedforget.summaries import ClientSummary, LoraFactors
 from strategies.firm import Firm

@@ -7,7 +7,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from strategies_fakes import FakeGrid, failure, spec_in
 
 from fedforget import protocol
-from fedforget.config import ClientSpec
+from fedforget.client_specs import ClientSpec
 from strategies.dispatch import Task, dispatch, error_reason
 
 

@@ -19,8 +19,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from strategies_fakes import PRINT, SHAPES, FakeGrid, answer, failure, make_firm, spec_in, summary_of, wire
 
 from fedforget import protocol
+from fedforget.client_specs import ClientSpec, expand_clients
 from fedforget.codecs import pack
-from fedforget.config import ClientSpec, RunConfig, expand_clients
+from fedforget.config import RunConfig
 from fedforget.errors import ConfigError, RunError, StorageError
 from fedforget.merging import merge
 from fedforget.reporting.html import warnings

@@ -10,8 +10,9 @@ import pytest
 from strategies_fakes import PRINT, FakeGrid
 
 from fedforget import protocol
+from fedforget.client_specs import ClientSpec
 from fedforget.codecs import instructions
-from fedforget.config import ClientSpec, RunConfig
+from fedforget.config import RunConfig
 from fedforget.errors import ConfigError, RunError
 from fedforget.presets import load
 from fedforget.quorum import needed
