@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
 from logging import INFO
+from typing import TypeVar
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -25,16 +25,17 @@ from fedforget.sequential.config import SequentialRunConfig
 from fedforget.sequential.deletions import purge
 from fedforget.sequential.modules import PrefixModule
 from fedforget.sequential.plan import Prefix, SequentialPlan
-from fedforget.sequential.run_ledger import note_head
 from strategies.sequential_exchange import Exchange
-from strategies.sequential_record import average, changed, due, record
+from strategies.sequential_phase import Phase
+from strategies.sequential_record import average, note_training, record
 from strategies.sequential_roles import discover_clients
-from strategies.sequential_round import Outbox, Snapshot, requests_of
+from strategies.sequential_round import Outbox
 from strategies.sequential_setup import Regroup, Setup, departed
 from strategies.sequential_spool import Request, ResultSpool
 
 Shapes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 Initial = Callable[[int], dict[str, Tensor]]
+_Begun = TypeVar("_Begun")
 
 
 class FedSGT(Strategy):
@@ -97,10 +98,7 @@ class FedSGT(Strategy):
         )
         self._ledger: Ledger | None = None
         self._plan: SequentialPlan | None = None
-        self._keys: dict[Prefix, str] = {}
-        self._snapshot = Snapshot({}, {}, {})
-        self._all: dict[Prefix, list[Request]] = {}
-        self._current: dict[Prefix, PrefixModule] = {}
+        self._phase: Phase | None = None
 
     @property
     def clients(self) -> dict[str, int]:
@@ -110,16 +108,17 @@ class FedSGT(Strategy):
     @property
     def ledger(self) -> Ledger:
         """The run's ledger; opened by :meth:`prepare`."""
-        if self._ledger is None:
-            raise RunError("the strategy has not been started; call start or prepare first")
-        return self._ledger
+        return _begun(self._ledger)
 
     @property
     def plan(self) -> SequentialPlan:
         """The current generation's plan; made or read by :meth:`prepare`."""
-        if self._plan is None:
-            raise RunError("the strategy has not been started; call start or prepare first")
-        return self._plan
+        return _begun(self._plan)
+
+    @property
+    def phase(self) -> Phase:
+        """The phase under way; begun by :meth:`configure_train`."""
+        return _begun(self._phase)
 
     def initial(self, seed: int) -> dict[str, Tensor]:
         """Return the tensors that a module of depth 1 begins with.
@@ -202,15 +201,16 @@ class FedSGT(Strategy):
         purge(self.run, self.ledger)
         if evaluate_fn and (metrics := evaluate_fn(rounds, arrays)) is not None:
             result.evaluate_metrics_serverapp[rounds] = metrics
-        self._note(time.monotonic() - started)
-        log(INFO, "%d modules trained in %.1f s", len(self.trained), time.monotonic() - started)
+        seconds = time.monotonic() - started
+        note_training(self.run, self.ledger, len(self.trained), seconds, self._exchange.traffic)
+        log(INFO, "%d modules trained in %.1f s", len(self.trained), seconds)
         return result
 
     def train_due(self, grid: Grid, timeout: float, rounds: int, result: Result) -> None:
         """Go through all rounds, and train in each what is due in it."""
         for server_round in range(1, rounds + 1):
             self.configure_train(server_round, ArrayRecord(), ConfigRecord(), grid)
-            if not self._keys:
+            if not self.phase.keys:
                 continue
             self._exchange.collect(grid, timeout)
             _, metrics = self.aggregate_train(server_round, [])
@@ -248,20 +248,15 @@ class FedSGT(Strategy):
         per_phase = self.config.rounds_per_phase
         depth, step = (server_round - 1) // per_phase + 1, (server_round - 1) % per_phase + 1
         if step == 1:
-            self._begin_phase(depth)
-        else:  # what was deleted meanwhile needs no further round
-            ledger = self.ledger
-            self._keys = {p: key for p, key in self._keys.items() if not changed(ledger, p, key)}
-        self._all = {}
-        if not self._keys:
+            self._phase = Phase(self.ledger, self.plan, depth, self.outbox)
+        phase = self.phase
+        requests = phase.ask(step, self.config)
+        if not phase.keys:
             self._exchange.clear()
             return []
-        for one in requests_of(self.plan, self._keys, self._snapshot, self._current, step, self.config):
-            self._all.setdefault(one.work.prefix, []).append(one)
-        every = [one for requests in self._all.values() for one in requests]
-        self._exchange.ask(every, self._snapshot.without, self._cacheable())
+        self._exchange.ask(requests, phase.snapshot.without, phase.cacheable())
         log(INFO, "[PHASE %d, ROUND %d/%d] %d modules, %d clients",
-            depth, step, per_phase, len(self._keys), len(self._exchange.asked))  # fmt: skip
+            depth, step, per_phase, len(phase.keys), len(self._exchange.asked))  # fmt: skip
         return self._exchange.messages()
 
     def aggregate_train(
@@ -274,27 +269,25 @@ class FedSGT(Strategy):
         RunError
             A result is missing or not usable; names each client and why.
         """
-        self._exchange.complete(replies, [one for requests in self._all.values() for one in requests])
+        phase = self.phase
+        self._exchange.complete(replies, phase.asked)
         last = server_round % self.config.rounds_per_phase == 0
         examples = 0
-        for prefix in self._all:
-            requests = self._all[prefix]
+        for prefix, requests in phase.requests.items():
             module, count = average(self.spool, prefix, requests)
             examples += count
             self.averaged(server_round, module, requests)
             if not last:
-                self._current[prefix] = module
-                self.outbox.hold(module)
+                phase.hold(module)
                 continue
             names = [one.client_id for one in requests]
-            if record(self.run, self.ledger, module, self._keys[prefix], names, count):
+            if record(self.run, self.ledger, module, phase.keys[prefix], names, count):
                 self.trained.append(prefix)
             self.spool.remove(requests)
         if last:
-            self._current.clear()
-            self.outbox.drop_held()
+            phase.end()
         return None, MetricRecord(
-            {"modules": len(self._keys), "clients": len(self._exchange.asked), "examples": examples}
+            {"modules": len(phase.keys), "clients": len(self._exchange.asked), "examples": examples}
         )
 
     def configure_evaluate(
@@ -312,31 +305,8 @@ class FedSGT(Strategy):
     def averaged(self, server_round: int, module: PrefixModule, requests: list[Request]) -> None:
         """Be told of a module as it was averaged, while the clients' results are in the spool."""
 
-    def _begin_phase(self, depth: int) -> None:
-        # Data keys before anything else that the ledger says of the data: a deletion that comes
-        # later changes them, and the ledger then refuses the module.
-        keys = due(self.ledger, self.plan, depth)
-        self._snapshot = Snapshot.of(self.ledger, self.plan)
-        live = self._snapshot.live
-        self._keys = {
-            prefix: key for prefix, key in keys.items() if all(prefix[:i] in live for i in range(1, depth))
-        }
-        self._current.clear()
-        self.outbox.drop_held()
 
-    def _cacheable(self) -> str:
-        live = {module.sha256 for module in self.ledger.live_modules().values()}
-        return json.dumps(sorted(live | {module.sha256 for module in self._current.values()}))
-
-    def _note(self, seconds: float) -> None:
-        attempts = [*self.run.record.get("trainings", [])]
-        attempts.append(
-            {
-                "generation": self.ledger.generation(),
-                "modules": len(self.trained),
-                "seconds": round(seconds, 3),
-                **{key: round(value, 3) for key, value in self._exchange.traffic.items()},
-            }
-        )
-        self.run.update(trainings=attempts)
-        note_head(self.run, self.ledger)
+def _begun(value: _Begun | None) -> _Begun:
+    if value is None:
+        raise RunError("the strategy has not been started; call start or prepare first")
+    return value

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
-from logging import INFO, WARNING
+from logging import INFO
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -17,14 +16,14 @@ from fedforget.codecs import instructions
 from fedforget.config import RunConfig
 from fedforget.errors import RunError
 from fedforget.presets import to_yaml
-from fedforget.privacy.accounting import account, enabled
 from fedforget.run_metrics import export
 from fedforget.runs import RunDirectory
-from fedforget.updates import UPDATE, merge_to, needs_fisher, uncertified
+from fedforget.updates import needs_fisher
 from strategies.dispatch import Task, dispatch, raise_failures, storing, take
-from strategies.records import mean_losses, sent, timed, update_record
+from strategies.records import mean_losses, timed, update_record
 from strategies.roles import GONE, Assignment, check_codecs, discover, without_failed
 from strategies.spool import Spool
+from strategies.spool_merge import merge_spool
 from strategies.two_phase import second_phase
 
 
@@ -259,7 +258,9 @@ class Firm(Strategy):
                 half = self.spool.has_first(name)
                 failed[name] = "two-phase pooling needs the second trip of start()" if half else "no reply"
         self._leave_out(failed)
-        return self._merge()
+        summaries = self.spool.load(sorted(a.spec.id for a in self.assignments))
+        metrics = merge_spool(self.run, self.config, summaries, self.left_out)
+        return (update_record(self.run) if self.keep_arrays else None), metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -309,33 +310,6 @@ class Firm(Strategy):
     def _leave_out(self, failed: Mapping[str, str]) -> None:
         self.assignments = without_failed(self.config, self.assignments, failed)
         self.left_out.update(failed)
-
-    def _merge(self) -> tuple[ArrayRecord | None, MetricRecord]:
-        names = sorted(a.spec.id for a in self.assignments)
-        summaries = self.spool.load(names)
-        log(INFO, "Merging %d tensors of %d clients", len(self.shapes), len(summaries))
-        started = time.monotonic()
-        record = merge_to(self.run.merged, self.config.merge, summaries, robust=self.config.robust)
-        for one in record["robust"].get("scale", {}).get("findings", []):
-            log(WARNING, "Out of scale: %s", one["sentence"])
-        private = {"privacy": account(self.config.privacy)} if enabled(self.config.privacy) else {}
-        self.run.update(robust=record["robust"], **private)
-        loose = uncertified(record)
-        if loose:
-            log(WARNING, "%d tensors are not certified optimal, the first is %s", len(loose), loose[0])
-        size = (self.run.merged / UPDATE).stat().st_size
-        self.run.update(left_out=dict(sorted(self.left_out.items())))
-        self.run.update(**sent(self.run.record, summaries, update=size))
-        metrics = MetricRecord(
-            {
-                "clients": len(summaries),
-                "tensors": len(self.shapes),
-                "uncertified-tensors": len(loose),
-                "merge-seconds": time.monotonic() - started,
-                "update-bytes": size,
-            }
-        )
-        return (update_record(self.run) if self.keep_arrays else None), metrics
 
     @staticmethod
     def _keep(history: dict[int, MetricRecord], server_round: int, metrics: MetricRecord | None) -> None:

@@ -1,9 +1,9 @@
-"""Which modules are due, and how one that was trained comes on record."""
+"""Which modules are due, and how what was trained comes on record."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from logging import WARNING
 
 from flwr.supercore import log
@@ -14,6 +14,7 @@ from fedforget.sequences.ledger import Ledger
 from fedforget.sequential.averaging import FedAvg
 from fedforget.sequential.modules import PrefixModule
 from fedforget.sequential.plan import Prefix, SequentialPlan
+from fedforget.sequential.run_ledger import note_head
 from strategies.sequential_spool import Request, ResultSpool
 
 
@@ -92,3 +93,17 @@ def record(
         log(WARNING, "\tmodule %s: data it was trained on were deleted meanwhile; dropped", [*module.prefix])
         return False
     return True
+
+
+def note_training(
+    run: RunDirectory, ledger: Ledger, modules: int, seconds: float, traffic: Mapping[str, float]
+) -> None:
+    """Add what a training did and cost to ``run.json``, and the ledger's head after it."""
+    training = {
+        "generation": ledger.generation(),
+        "modules": modules,
+        "seconds": round(seconds, 3),
+        **{key: round(value, 3) for key, value in traffic.items()},
+    }
+    run.update(trainings=[*run.record.get("trainings", []), training])
+    note_head(run, ledger)
