@@ -1,4 +1,4 @@
-"""The ``fedforget`` command: presets, methods, merging, sweeps, comparisons and reports.
+"""The ``fedforget`` command: its own commands, and those of :mod:`fedforget.commands` and other packages.
 
 Other packages attach commands through the entry-point group ``fedforget.commands``: each entry is
 a callable ``register(app: typer.Typer)``. Torch and transformers are imported inside commands, so
@@ -20,25 +20,14 @@ from typing import Annotated, Any
 import click
 import typer
 
-from fedforget.commands import data, export, operating, score, sequential, sweep
-from fedforget.commands.sweep import Run, Runs, Set, over_seeds, pairs, progress
+from fedforget.commands import data, export, operating, presets, score, sequential, sweep
+from fedforget.commands.options import Run, Runs
+from fedforget.commands.sweep import Set, over_seeds, pairs
 from fedforget.errors import FedForgetError, RunError
-from fedforget.progress import quiet_libraries
 
 GROUP = "fedforget.commands"
 _DISK = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)  # the disk's fault, not ours
 _INTERRUPTED = 130
-
-Preset = Annotated[
-    str,
-    typer.Argument(help="A preset's name (see `fedforget config list`) or a YAML file.", show_default=False),
-]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(help="key=value pairs over the preset, e.g. merge.gamma=1.2", show_default=False),
-]
-
-config_app = typer.Typer(no_args_is_help=True, help="List, show and check configurations.")
 
 
 def _version(asked: bool) -> None:
@@ -53,67 +42,6 @@ def _root(
     ] = False,
 ) -> None:
     """Federated unlearning of language models: run it, merge it, measure it."""
-
-
-@config_app.command("list")
-def config_list() -> None:
-    """List the presets."""
-    from fedforget.presets import presets
-
-    for name, path in sorted(presets().items()):
-        typer.echo(f"{name}\t{path}")
-
-
-@config_app.command("show")
-def config_show(preset: Preset, overrides: Overrides = None) -> None:
-    """Show a preset with every default filled in and the overrides applied."""
-    from fedforget.presets import load_any, to_yaml
-
-    typer.echo(to_yaml(load_any(preset, overrides or [])), nl=False)
-
-
-@config_app.command("validate")
-def config_validate(preset: Preset, overrides: Overrides = None) -> None:
-    """Check a preset; every problem is reported at once."""
-    from fedforget.client_specs import expand_clients
-    from fedforget.config import RunConfig
-    from fedforget.presets import load_any
-
-    config = load_any(preset, overrides or [])
-    count = len(expand_clients(config.clients)) if isinstance(config, RunConfig) else config.data.clients
-    typer.echo(f"{preset}: valid, {count} clients")
-
-
-def prepare(preset: Preset, overrides: Overrides = None) -> None:
-    """Fetch, convert or train a preset's model into the cache, so that its runs only read it."""
-    from fedforget.config import RunConfig
-    from fedforget.files import home
-    from fedforget.presets import load_any
-
-    quiet_libraries()
-    config = load_any(preset, overrides or [])
-    if isinstance(config, RunConfig):
-        from fedforget.models import prepare_backbone
-
-        prepare_backbone(config.model, config.seeds.model)
-    else:
-        from fedforget.sequential.classifiers import load_classifier
-
-        load_classifier(config)
-    typer.echo(f"{preset}: {config.model.path} is ready ({home() / 'cache'})")
-
-
-def adapt(preset: Preset, overrides: Overrides = None) -> None:
-    """Adapt a preset's backbone to the data of model.expert, once; all its clients start from that.
-
-    An adaptation that was interrupted goes on from its last checkpoint.
-    """
-    from fedforget.expert import adapt as make_expert
-    from fedforget.presets import load
-
-    config = load(preset, overrides or [])
-    quiet_libraries()
-    typer.echo(f"Expert: {make_expert(config, progress)}")
 
 
 def methods() -> None:
@@ -249,11 +177,11 @@ def build() -> typer.Typer:
     """Return the application with its own commands and those of other packages."""
     app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
     app.callback()(_root)
-    app.add_typer(config_app, name="config")
+    presets.register(app)
     data.register(app)
     sequential.register(app)
     operating.register(app)
-    for command in (prepare, adapt, methods, objectives, merge, report, certify):
+    for command in (methods, objectives, merge, report, certify):
         app.command()(command)
     sweep.register(app)
     export.register(app)

@@ -10,18 +10,14 @@ import typer
 
 from fedforget.backends import add_backend
 from fedforget.commands.console import show
-
-if TYPE_CHECKING:  # it imports torch, which every other command would wait for
-    from fedforget.runs import RunDirectory
+from fedforget.commands.options import Overrides, Preset
 from simulations import deploy_commands, sequential_commands
 from simulations.experiment import commands as experiment_commands
 from simulations.options import Backend, Where
 
-Preset = Annotated[str, typer.Argument(help="A preset's name (see `fedforget config list`) or a YAML file.")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(help="key=value pairs over the preset, e.g. merge.gamma=1.2", show_default=False),
-]
+if TYPE_CHECKING:  # it imports torch, which every other command would wait for
+    from fedforget.runs import RunDirectory
+
 Out = Annotated[
     Path | None, typer.Option(help="The run's new directory; by default one in $FEDFORGET_HOME/runs.")
 ]

@@ -6,18 +6,14 @@ from typing import Annotated
 
 import typer
 
+from fedforget.commands.options import Overrides, Preset
 from simulations.options import INSECURE, ROOT_CERTIFICATES, SUPERLINK
 
 
 def federate(
-    preset: Annotated[
-        str, typer.Argument(help="A preset's name (see `fedforget config list`) or a YAML file.")
-    ],
+    preset: Preset,
     superlink: Annotated[str, SUPERLINK],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(help="key=value pairs over the preset, e.g. merge.gamma=1.2", show_default=False),
-    ] = None,
+    overrides: Overrides = None,
     root_certificates: Annotated[str, ROOT_CERTIFICATES] = "",
     insecure: Annotated[bool, INSECURE] = False,
     out: Annotated[

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,7 +18,6 @@ class Backend(StrEnum):
     INLINE = "inline"
 
 
-SequentialRun = Annotated[Path, typer.Argument(help="A FedSGT run's directory.", show_default=False)]
 Where = Annotated[
     Backend,
     typer.Option(

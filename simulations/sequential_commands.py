@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedforget.commands.options import SequentialRun as Run
 from simulations import verify_command
 from simulations.options import INSECURE, ROOT_CERTIFICATES, SUPERLINK, Backend, Where, target
-from simulations.options import SequentialRun as Run
 
 if TYPE_CHECKING:  # it imports torch, which every other command would wait for
     from fedforget.runs import RunDirectory

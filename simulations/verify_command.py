@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedforget.commands.console import progress
+from fedforget.commands.options import AsJson, SequentialRun
 from fedforget.errors import ConfigError, FedForgetError, RunError
-from simulations.options import INSECURE, ROOT_CERTIFICATES, SUPERLINK, Backend, SequentialRun, Where, target
+from simulations.options import INSECURE, ROOT_CERTIFICATES, SUPERLINK, Backend, Where, target
 
 if TYPE_CHECKING:
     from fedforget.runs import RunDirectory
@@ -36,7 +38,7 @@ def verify(
     superlink: Annotated[str, SUPERLINK] = "",
     root_certificates: Annotated[str, ROOT_CERTIFICATES] = "",
     insecure: Annotated[bool, INSECURE] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show bit for bit that what is served never saw deleted data: train it again without them.
 
@@ -95,7 +97,7 @@ def _through_clients(
     run.update(to_verify=None if wanted is None else [list(prefix) for prefix in wanted])
     run.update_metrics(verification={})
     try:
-        carry_on(run, where, VERIFY, say=lambda line: typer.echo(line, err=True))
+        carry_on(run, where, VERIFY, say=progress)
     except FedForgetError:
         found = run.metrics["verification"]
         if reason := found.get("error"):

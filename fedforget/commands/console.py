@@ -1,8 +1,10 @@
-"""Tables on the terminal."""
+"""What commands print: tables, and how far they are."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import typer
 
 if TYPE_CHECKING:
     from fedforget.reporting.tables import Table
@@ -20,3 +22,8 @@ def show(table: Table) -> None:
         console.print(panel)
     if table.notes:
         console.print(Text("\n".join(table.notes), style="table.caption"))
+
+
+def progress(line: str) -> None:
+    """Tell how far a command is, beside its results."""
+    typer.echo(line, err=True)

@@ -6,19 +6,8 @@ from typing import Annotated
 
 import typer
 
+from fedforget.commands.options import Preset, overriding
 from fedforget.errors import DataError, nearest
-
-Preset = Annotated[
-    str,
-    typer.Argument(help="A preset's name (see `fedforget config list`) or a YAML file.", show_default=False),
-]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(
-        help="key=value pairs over the preset, e.g. data.path=/data/wmdp data.also.mmlu=/data/mmlu",
-        show_default=False,
-    ),
-]
 
 data_app = typer.Typer(no_args_is_help=True, help="List families of data, show their schemas, check a run's.")
 
@@ -65,7 +54,12 @@ def data_show(family: Annotated[str, typer.Argument(help="A family's name.", sho
 
 
 @data_app.command("check")
-def data_check(preset: Preset, overrides: Overrides = None) -> None:
+def data_check(
+    preset: Preset,
+    overrides: Annotated[
+        list[str] | None, overriding("data.path=/data/wmdp data.also.mmlu=/data/mmlu")
+    ] = None,
+) -> None:
     """Read everything that a preset's clients train on and its evaluation asks, and count it.
 
     Ends with status 1 where something is missing or malformed, or where training and evaluation

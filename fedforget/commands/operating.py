@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from fedforget.commands.console import show
+from fedforget.commands.options import Run
 from fedforget.errors import ConfigError
-
-if TYPE_CHECKING:
-    pass
 
 Folder = Annotated[
     Path | None,
@@ -63,7 +61,7 @@ def runs_list(folder: Folder = None) -> None:
 
 
 @runs_app.command("show")
-def runs_show(run: Annotated[Path, typer.Argument(help="A run's directory.", show_default=False)]) -> None:
+def runs_show(run: Run) -> None:
     """Show what a run's run.json says."""
     from fedforget.run_listing import details
     from fedforget.runs import RunDirectory

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedforget.commands.console import progress, show
 from fedforget.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -70,7 +71,6 @@ def score(
     Writes a log per measure (JSON Lines) and summary.json, and a run's report.html again. What a complete
     log holds is not measured again. See docs/evaluation.md for each metric.
     """
-    from fedforget.commands.console import show
     from fedforget.evaluation.benchmarks import Asked, find_suite
     from fedforget.progress import counter, quiet_libraries
     from fedforget.reporting import write_report
@@ -96,7 +96,7 @@ def score(
                 Asked(split, questions, scorer),
                 reference=reference if one.reference else None,
                 batch_size=batch_size,
-                progress=lambda line: typer.echo(line, err=True),
+                progress=progress,
                 ticks=ticks,
             )
         show(score_table(one, {scored.label: summary}))

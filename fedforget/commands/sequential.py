@@ -9,23 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedforget.commands.console import show
+from fedforget.commands.options import AsJson, Preset, overriding
+from fedforget.commands.options import SequentialRun as Run
 from fedforget.errors import ConfigError, LedgerError, nearest
 
 if TYPE_CHECKING:
     from fedforget.runs import RunDirectory
 
 UNKNOWN_DATA = 3  # exit status of `forget` when a request named data that the run does not have
-
-Run = Annotated[Path, typer.Argument(help="A FedSGT run's directory.", show_default=False)]
-Preset = Annotated[
-    str,
-    typer.Argument(help="A preset's name (see `fedforget config list`) or a YAML file.", show_default=False),
-]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(help="key=value pairs over the preset, e.g. grouping.groups=8", show_default=False),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 
 ledger_app = typer.Typer(no_args_is_help=True, help="Look into a FedSGT run's ledger.")
 
@@ -37,7 +28,11 @@ def register(app: typer.Typer) -> None:
     app.add_typer(ledger_app, name="ledger")
 
 
-def plan(preset: Preset, overrides: Overrides = None, as_json: AsJson = False) -> None:
+def plan(
+    preset: Preset,
+    overrides: Annotated[list[str] | None, overriding("grouping.groups=8")] = None,
+    as_json: AsJson = False,
+) -> None:
     """Tell what a FedSGT plan costs and how long it will serve, before anything is trained.
 
     Nodes, rounds, bytes, client visits, expected service life with a band, and the data that

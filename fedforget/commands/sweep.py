@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedforget.commands.console import show
+from fedforget.commands.console import progress, show
+from fedforget.commands.options import Runs
 from fedforget.errors import ConfigError
 from fedforget.progress import quiet_libraries
 
 if TYPE_CHECKING:
     from fedforget.runs import RunDirectory
 
-Run = Annotated[Path, typer.Argument(help="A run's directory.", show_default=False)]
-Runs = Annotated[
-    Path, typer.Argument(help="A run's directory, or a folder of one run per seed.", show_default=False)
-]
 Methods = Annotated[str, typer.Option("--method", help="Merge methods, separated by commas.")]
 Set = Annotated[
     list[str] | None,
@@ -246,8 +243,3 @@ def _level(text: str) -> float:
     if not 0.0 < level <= 1.0:
         raise ConfigError([f"--level: {text!r} is not a number in (0, 1]"])
     return level
-
-
-def progress(line: str) -> None:
-    """Tell how far a command is, beside its results."""
-    typer.echo(line, err=True)
