@@ -63,8 +63,8 @@ class Pair:
     ----------
     id, domain, question, answer : str
         As for :class:`MultipleChoice`.
-    paraphrased_question, paraphrased_answer : str
-        The same in other words; empty where the data set has none.
+    paraphrased_answer : str
+        The answer in other words; empty where the data set has none.
     perturbed_answers : tuple of str
         Wrong answers of the same form; may be empty.
     label : str
@@ -75,7 +75,6 @@ class Pair:
     domain: str
     question: str
     answer: str
-    paraphrased_question: str = ""
     paraphrased_answer: str = ""
     perturbed_answers: tuple[str, ...] = ()
     label: str = ""

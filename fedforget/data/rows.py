@@ -94,10 +94,6 @@ class Rows:
             raise self._error(row, column, value, f"a list of at least {at_least} texts")
         return tuple(value)
 
-    def optional_texts(self, row: int, column: str) -> tuple[str, ...]:
-        """Return a list of texts, empty where the column or the value is missing."""
-        return () if self._rows[row].get(column) is None else self.texts(row, column)
-
     def label(self, row: int, column: str, count: int) -> int:
         """Return the index of a choice, given as a number from 0 or as a letter from A."""
         value = self._rows[row].get(column)

@@ -25,7 +25,7 @@ _ASKED_AS = dict.fromkeys((*_RETAIN, "full"), "retain_perturbed") | {
 TABLES = (
     *(TableSchema(name, _SPLIT, _PAIR) for name in (*_TRAINED, *_GENERAL)),
     *(
-        TableSchema(name, _SPLIT, (*_PAIR, *_COMPARED), ("paraphrased_question",))
+        TableSchema(name, _SPLIT, (*_PAIR, *_COMPARED))
         for name in ("retain_perturbed", *(f"{name}_perturbed" for name in _FORGET))
     ),
     *(
@@ -115,7 +115,6 @@ class Tofu(Benchmark):
                 domain=subset,
                 question=rows.text(row, "question"),
                 answer=rows.text(row, "answer"),
-                paraphrased_question=rows.optional_text(row, "paraphrased_question"),
                 paraphrased_answer=read(row, "paraphrased_answer"),
                 perturbed_answers=rows.texts(row, "perturbed_answer") if compared else (),
                 label=f"author-{row // _AUTHOR}",

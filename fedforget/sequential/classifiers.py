@@ -104,11 +104,6 @@ def load_classifier(config: SequentialRunConfig) -> Classifier:
     return Classifier(model, encode, fingerprint(model), device, len(corpus.labels), head, cfg.precision)
 
 
-def prepare_classifier(config: SequentialRunConfig) -> None:
-    """Train or download the classifier once, so that the processes of a run only read it."""
-    load_classifier(config)
-
-
 def refuse_batch_norm(model: nn.Module, path: str) -> None:
     """Raise ``ModelError`` for a model with batch normalisation.
 
