@@ -8,7 +8,6 @@ that help and wrong usage are answered at once.
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import sys
 import traceback
@@ -24,6 +23,7 @@ from fedforget.commands import data, export, operating, presets, score, sequenti
 from fedforget.commands.options import Run, Runs
 from fedforget.commands.sweep import Set, over_seeds, pairs
 from fedforget.errors import FedForgetError, RunError
+from fedforget.progress import quiet_bitsandbytes
 
 GROUP = "fedforget.commands"
 _DISK = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)  # the disk's fault, not ours
@@ -202,7 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns of a kernel that nothing here needs
+    quiet_bitsandbytes()
     try:
         status = build()(args=arguments, prog_name="fedforget", standalone_mode=False)
     except FedForgetError as error:

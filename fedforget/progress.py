@@ -1,9 +1,10 @@
-"""Progress bars: the model libraries' are kept out of logs and tables, ours go to the terminal alone."""
+"""Progress bars and advice: the model libraries' are kept out of logs, our bars go to the terminal alone."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,6 +31,12 @@ def quiet_libraries() -> None:
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
+
+
+def quiet_bitsandbytes() -> None:
+    """Silence what importing bitsandbytes warns of: a kernel and a function of torch that nothing needs."""
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", r".*torch\.jit\.script_method", DeprecationWarning)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
-from logging import WARNING
+from logging import INFO, WARNING
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -181,6 +181,7 @@ class Exchange:
             Task(name, request(node, words.RELEASE, "release", self.text, name, self._run_id, {}, {}))
             for name, node in self.clients.items()
         ]
+        log(INFO, "Asking %d clients to drop what they cached of this run", len(tasks))
         failed = dispatch(grid, tasks, lambda *_: None, timeout=timeout, poll=self._poll)
         for name, reason in failed.items():
             log(WARNING, "\t%s may still cache modules of this run: %s", name, reason)

@@ -171,6 +171,7 @@ def ask_slices(
         )
         for name, node in clients.items()
     ]
+    log(INFO, "Asking %d clients for their slices", len(tasks))
     failed = dispatch(grid, tasks, keep, timeout=timeout, poll=poll)
     raise_failures(failed, "asking the clients for their slices")
     return Declared(sorted(slices), points, sorted(own))
