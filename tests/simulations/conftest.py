@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+# Flower's log writes to the stderr of its first import, which is not to be a single test's.
+import flwr.supercore  # noqa: F401
 import pytest
 
 from fedforget.runs import RunDirectory
