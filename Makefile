@@ -26,7 +26,7 @@ install: $(STAMP)  ## Create .venv with everything the demo and the tests need
 demo: $(STAMP)  ## FIRM on a real small language model, through `flwr run`, under four minutes
 	$(BIN)/fedforget demo firm-smollm2 --out runs/demo-$$(date +%Y%m%d-%H%M%S)
 
-demo-exact: $(STAMP)  ## FedSGT on digits, through `flwr run`: delete until service ends, verify every bit
+demo-exact: $(STAMP)  ## FedSGT on digits, through `flwr run`: delete until service ends, verify what serves
 	$(BIN)/fedforget demo-exact digits --out runs/demo-exact-$$(date +%Y%m%d-%H%M%S)
 
 test: $(STAMP)  ## Run the tests, two at a time with one thread each

@@ -130,8 +130,11 @@ class Course:
         self.rows.append({"number": number, "request": what, "group": groups, "longest": longest, **found})
         accuracy = found["accuracy"]
         serving = "  ".join(",".join(map(str, prefix)) for prefix in found["prefixes"])
-        shown = f"accuracy {accuracy:.3f}" if accuracy is not None else "service has ended"
-        self.say(f"[{number:3d}] {what}, group {groups}: {shown}, {found['modules']} modules live  {serving}")
+        told = "service has ended"
+        if accuracy is not None:
+            told = f"accuracy {accuracy:.3f}, modules that serve {found['modules']}, prefixes {serving}"
+        whom = what if groups == "-" else f"{what}, group{'s' * (',' in groups)} {groups}"
+        self.say(f"[{number:3d}] {whom}: {told}")
         return found
 
     def _verify(self, number: int, found: dict[str, Any]) -> None:
@@ -144,6 +147,6 @@ class Course:
         results = verify_run(self.run.path, [longest])
         same = sum(one.ok for one in results)
         self.verified.append({"after": number, **state, "modules": len(results), "same": same})
-        said = "same bits" if same == len(results) else f"ONLY {same} with the same bits"
-        self.say(f"      verified {','.join(map(str, longest))}: {len(results)} modules retrained, {said}")
+        said = f"{same} of {len(results)} modules have the same bits"
+        self.say(f"      retrained prefix {','.join(map(str, longest))} without what was deleted: {said}")
         require(results)

@@ -10,6 +10,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -52,6 +53,15 @@ def request_stream(
     else:
         found = STREAMS[requests.kind](_Left(config, plan, holdings))
     return itertools.islice(found, requests.limit or None)
+
+
+def request_in_words(requests: Mapping[str, Any]) -> str:
+    """Return what one request of a stream asks for; ``requests`` are a configuration's, as plain values."""
+    if requests["file"]:
+        return "replayed from a file"
+    if requests["kind"] == "withdrawal":
+        return "each withdrawing a client with all that it holds"
+    return f"each naming {requests['records'] or 'all'} records of one slice ({requests['kind']} requests)"
 
 
 class _Left:

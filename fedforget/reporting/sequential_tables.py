@@ -130,6 +130,10 @@ def _requests(demo: Mapping[str, Any]) -> Table:
     stream = demo.get("stream", "uniform")
     if stream != "uniform":
         notes.append(f"What is expected holds for independent uniform requests; these are {stream}.")
+    if asked := demo.get("asked"):
+        notes.append(
+            f"Requests, {asked}. hit before: the group was out of service, and nothing more was switched off."
+        )
     columns = ["", "slice", "group", "accuracy", "modules", "longest", "expected (band)"]
     return Table("Requests", columns, rows, notes)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from simulations.experiment import tables
 from simulations.experiment.cells import BASE
 from simulations.experiment.figures import save_figures
 from simulations.experiment.summaries import Result
+from simulations.requests import request_in_words
 
 INTRODUCTION = """\
 Methods were sent one stream of deletion requests per setting and seed, {asked}. \
@@ -118,16 +119,8 @@ def _csv(rows: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def _introduction(results: Sequence[Result]) -> str:
-    return INTRODUCTION.format(asked=_listed(_asked(one["asked"]["stream"]["requests"]) for one in results))
-
-
-def _asked(requests: Mapping[str, Any]) -> str:
-    """Return what one request of a stream is, in words."""
-    if requests["file"]:
-        return "replayed from a file"
-    if requests["kind"] == "withdrawal":
-        return "each withdrawing a client with all that it holds"
-    return f"each naming {requests['records'] or 'all'} records of one slice ({requests['kind']} requests)"
+    streams = (one["asked"]["stream"]["requests"] for one in results)
+    return INTRODUCTION.format(asked=_listed(map(request_in_words, streams)))
 
 
 def _listed(values: Iterable[Any]) -> str:

@@ -29,6 +29,7 @@ LIFE = {"mean": 3.0, "std": 1.4, "band": [2.0, 6.0], "confidence": 0.9, "inside"
 ESTIMATE = {"mean": 4.5, "interval": [4.4, 4.6], "trials": 100}
 DEMO: dict[str, Any] = {
     "stream": "uniform",
+    "asked": "each naming 3 records of one slice (uniform requests)",
     "requests": [
         row(0, "after training", 4, 2, **expected(2.0, 2.0, 2.0)),
         row(1, "client-00/<b>", 1, 1, **expected(1.0, 1.0, 1.0)),
@@ -62,7 +63,8 @@ def test_the_page_tells_the_course(run: RunDirectory) -> None:
     run.update_metrics(demo=DEMO)
     page = write_report(run).read_text(encoding="utf-8")
     for text in ("4.5 ± 1.4 (estimate)", "3.0 ± 1.4", "not ended", "<td>2.5</td>", "Remaining groups", "0.75",
-                 "client-00/&lt;b&gt;", "Groups of generation 0", "1.00 (1 to 1)"):  # fmt: skip
+                 "client-00/&lt;b&gt;", "Groups of generation 0", "1.00 (1 to 1)",
+                 "records of one slice (uniform requests). hit before: the group was"):  # fmt: skip
         assert text in page, text
     assert page.count('src="data:image/png;base64,') == 3
     assert "<b>" not in page

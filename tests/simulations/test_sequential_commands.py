@@ -307,6 +307,9 @@ def test_the_demonstration(fedforget, tmp_path: Path) -> None:  # type: ignore[n
     assert found.status == 0, found.err
     run = RunDirectory(tmp_path / "demo")
     course = run.metrics["demo"]
+    retrained = sum(one["modules"] for one in course["verified"])
+    assert f"{retrained} modules that served were retrained to compare, all with the same bits" in found.out
+    assert "[  0] after training: accuracy" in found.out
     assert course["life"]["ended"]
     assert course["life"]["observed"] == len(course["requests"]) - 1 >= 3
     assert course["life"]["mean"] == pytest.approx(5.5)  # 3 (1 + 1/2 + 1/3)
