@@ -71,7 +71,7 @@ def test_families_of_data_are_listed_shown_and_checked(capsys: pytest.CaptureFix
     )
     shown = fedforget(capsys, "data", "show", "tofu").out
     assert "  forget01: splits train; columns question, answer\n" in shown
-    assert "columns question, answer, paraphrased_answer, perturbed_answer (may have paraphrased_q" in shown
+    assert "columns question, answer, paraphrased_answer, perturbed_answer\n" in shown
     checked = fedforget(capsys, "data", "check", "firm-ci").out.splitlines()
     assert checked[0] == "forget-herbs-0: trains on 8 of herbs"
     assert "birds (retain): questions 10 in select, 30 in report" in checked
