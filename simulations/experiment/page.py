@@ -128,7 +128,13 @@ def _listed(values: Iterable[Any]) -> str:
 
 
 def _commits(results: Sequence[Result]) -> str:
-    return ", ".join(dict.fromkeys(_commit(one["git"]) for one in results))
+    """Return the cells' commits; where there are several, with the methods that were run at each."""
+    found: dict[str, list[str]] = {}
+    for one in results:
+        found.setdefault(_commit(one["git"]), []).append(one["method"])
+    if len(found) == 1:
+        return next(iter(found))
+    return ", ".join(f"{commit} ({', '.join(dict.fromkeys(run))})" for commit, run in found.items())
 
 
 def _commit(state: Any) -> str:

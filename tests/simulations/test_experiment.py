@@ -222,7 +222,7 @@ def test_one_process_at_a_time_and_nothing_that_is_no_result(stored: Path) -> No
         run_cells(cells(["FedSGT"]), stored, workers=1)
 
 
-def test_the_page_says_what_requests_were(
+def test_the_page_says_what_requests_were_and_what_ran_at_which_commit(
     stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("simulations.experiment.page.save_figures", lambda *_: {})
@@ -236,6 +236,10 @@ def test_the_page_says_what_requests_were(
             one["asked"]["stream"]["requests"].update(changed)
         write_page(results, [], tmp_path / "page.md")
         assert said in (tmp_path / "page.md").read_text()
+    for one in results:
+        one["git"] = {"commit": "aaa" if one["method"] == "FedCIO" else "bbb"}
+    write_page(results, [], tmp_path / "page.md")
+    assert "at commit aaa (FedCIO), bbb (FedRetrain, FedSGT); page at" in (tmp_path / "page.md").read_text()
 
 
 def test_a_command_that_is_refused_is_not_on_the_page(stored: Path) -> None:
