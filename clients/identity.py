@@ -27,14 +27,26 @@ def request(message: Message) -> tuple[RunConfig, ClientSpec | None, Mapping[str
     ConfigError
         The configuration is not one that this version reads.
     """
+    record = run_record(message)
+    config = _parsed(str(record[protocol.RUN_CONFIG]))
+    text = record.get(protocol.CLIENT)
+    return config, protocol.spec_from_json(str(text)) if text else None, record
+
+
+def run_record(message: Message) -> ConfigRecord:
+    """Return what a message says beside its arrays, with the run's configuration as YAML in it.
+
+    Raises
+    ------
+    RunError
+        The message carries no configuration.
+    """
     record = protocol.record_in(message.content, protocol.CONFIG, ConfigRecord)
     if record is None or not isinstance(record.get(protocol.RUN_CONFIG), str):
         raise RunError(
             "the message carries no run configuration; does the server run this version of fedforget?"
         )
-    config = _parsed(str(record[protocol.RUN_CONFIG]))
-    text = record.get(protocol.CLIENT)
-    return config, protocol.spec_from_json(str(text)) if text else None, record
+    return record
 
 
 @functools.lru_cache(maxsize=2)

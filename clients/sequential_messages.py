@@ -10,6 +10,7 @@ import numpy as np
 import yaml
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
+from clients.identity import run_record
 from clients.progress import told
 from fedforget import protocol
 from fedforget.codecs import RAW
@@ -125,10 +126,6 @@ def _client(
 
 
 def _request(message: Message) -> tuple[SequentialRunConfig, Mapping[str, Any]]:
-    record = protocol.record_in(message.content, protocol.CONFIG, ConfigRecord)
-    if record is None or not isinstance(record.get(protocol.RUN_CONFIG), str):
-        raise RunError(
-            "the message carries no run configuration; does the server run this version of fedforget?"
-        )
+    record = run_record(message)
     config = from_yaml_sequential(str(record[protocol.RUN_CONFIG]), source="the server's configuration")
     return config, record

@@ -72,3 +72,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return value
+
+
+def is_path(text: str) -> bool:
+    """Tell whether a text can be a path alone: hub ids are ``name`` or ``owner/name``."""
+    return not text or text.startswith((".", "/", "~")) or text.count("/") > 1

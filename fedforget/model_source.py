@@ -14,7 +14,7 @@ from fedforget import gguf, tiny
 from fedforget.cache import cache_directory, file_state, key
 from fedforget.config import ModelConfig
 from fedforget.errors import ModelError
-from fedforget.files import atomic_path
+from fedforget.files import atomic_path, is_path
 
 _HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 
@@ -126,20 +126,40 @@ def find_source(cfg: ModelConfig, seed: int, *, build: bool = True) -> ModelSour
             if not folder.is_dir():
                 raise ModelError(f"model.path: {path!r} is not in the cache; get it with `fedforget prepare`")
         return ModelSource(str(folder), None, True, folder)
+    local = local_model(path, "package:<name> or tiny")
+    if local is not None:
+        state = [file_state(file) for file in sorted(local.iterdir()) if file.is_file()]
+        return ModelSource(str(local), None, True, _fingerprint_folder(str(local.resolve()), state))
+    return ModelSource(path, cfg.revision, False, None)
+
+
+def local_model(path: str, others: str) -> Path | None:
+    """Return the directory of a transformers model; None for a hub id.
+
+    Parameters
+    ----------
+    path : str
+        ``model.path``.
+    others : str
+        What else may be given there, for the error.
+
+    Raises
+    ------
+    ModelError
+        There is no such directory, or no model in it.
+    """
     folder = Path(path).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise ModelError(
                 f"model.path: {folder} holds no config.json; give the directory of a transformers model"
             )
-        state = [file_state(file) for file in sorted(folder.iterdir()) if file.is_file()]
-        return ModelSource(str(folder), None, True, _fingerprint_folder(str(folder.resolve()), state))
-    if path.startswith((".", "/", "~")) or path.count("/") > 1 or not path:
+        return folder
+    if is_path(path):
         raise ModelError(
-            f"model.path: there is no directory {path!r}; give a local directory, a hub id, "
-            "package:<name> or tiny"
+            f"model.path: there is no directory {path!r}; give a local directory, a hub id, {others}"
         )
-    return ModelSource(path, cfg.revision, False, None)
+    return None
 
 
 def _fingerprint_folder(*identity: Any) -> Path:

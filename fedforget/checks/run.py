@@ -10,6 +10,7 @@ from fedforget.checks.clients import client_problems
 from fedforget.checks.privacy import privacy_problems
 from fedforget.checks.ranges import at_least, one_of, positive
 from fedforget.checks.robust import robust_problems
+from fedforget.checks.simulation import simulation_problems
 from fedforget.config import (
     CommunicationConfig,
     LoraConfig,
@@ -251,9 +252,6 @@ def _rest(config: RunConfig) -> list[str]:
         problems += one_of("seeds.vary", name, SEEDS)
     if config.seeds.count > 1 and not config.seeds.vary:
         problems.append("seeds.vary: names nothing, so that seeds.count runs would all be the same")
-    problems += at_least("simulation.nodes", config.simulation.nodes, 1)
-    problems += at_least("simulation.cpus_per_client", config.simulation.cpus_per_client, 1)
-    problems += at_least("simulation.gpus_per_client", config.simulation.gpus_per_client, 0)
-    problems += positive("simulation.timeout", config.simulation.timeout)
+    problems += simulation_problems(config.simulation)
     problems += quorum.problems(config.quorum, config.clients)
     return problems

@@ -7,6 +7,7 @@ import math
 from fedforget.checks.methods import method_contradictions
 from fedforget.checks.ranges import at_least, one_of, positive
 from fedforget.checks.run import DEVICES
+from fedforget.checks.simulation import simulation_problems
 from fedforget.sequential.config import KIND, SequentialRunConfig
 from fedforget.summaries import is_client_id
 
@@ -31,6 +32,7 @@ def sequential_contradictions(config: SequentialRunConfig) -> list[str]:
         *_data(config),
         *_sequences(config),
         *_training(config),
+        *simulation_problems(config.simulation),
         *_requests(config),
         *method_contradictions(config),
     ]
@@ -168,17 +170,13 @@ def _sequences(config: SequentialRunConfig) -> list[str]:
 
 
 def _training(config: SequentialRunConfig) -> list[str]:
-    training, simulation = config.training, config.simulation
+    training = config.training
     problems = []
     for name in ("rounds_per_phase", "local_epochs", "batch_size", "threads"):
         problems += at_least(f"training.{name}", getattr(training, name), 1)
     problems += positive("training.learning_rate", training.learning_rate)
     problems += at_least("training.weight_decay", training.weight_decay, 0)
     problems += at_least("training.max_grad_norm", training.max_grad_norm, 0)
-    problems += at_least("simulation.nodes", simulation.nodes, 1)
-    problems += at_least("simulation.cpus_per_client", simulation.cpus_per_client, 1)
-    problems += at_least("simulation.gpus_per_client", simulation.gpus_per_client, 0)
-    problems += positive("simulation.timeout", simulation.timeout)
     return problems
 
 

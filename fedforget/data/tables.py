@@ -11,6 +11,7 @@ from typing import Any
 
 from fedforget.data.split_files import READERS, saved_folder, split_files
 from fedforget.errors import DataError, nearest
+from fedforget.files import is_path
 from fedforget.progress import quieted
 
 
@@ -49,7 +50,7 @@ def load_split(
         There is no such directory, split or file; or ``datasets`` cannot read it.
     """
     local = Path(path).expanduser()
-    if not local.exists() and (path.startswith((".", "/", "~")) or path.count("/") > 1 or not path):
+    if not local.exists() and is_path(path):
         raise DataError(f"data.path: there is no directory {path!r}; give a local directory or a hub id")
     if local.exists():
         saved = saved_folder(local, subset, own)

@@ -9,6 +9,7 @@ import torch
 
 from fedforget.errors import DataError
 from fedforget.evaluation.likelihoods import Progress
+from fedforget.evaluation.modes import evaluating
 from fedforget.evaluation.prepared import encode_text
 
 
@@ -46,8 +47,6 @@ def generate(
     DataError
         A prompt of no token.
     """
-    was_training = model.training
-    model.eval()
     device = model.get_input_embeddings().weight.device
     encoded = [encode_text(tokenizer, prompt) for prompt in prompts]
     for prompt, tokens in zip(prompts, encoded, strict=True):
@@ -56,29 +55,29 @@ def generate(
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else (tokenizer.eos_token_id or 0)
     order = sorted(range(len(prompts)), key=lambda i: -len(encoded[i]))
     found: dict[int, str] = {}
-    for start in range(0, len(order), batch_size):
-        indices = order[start : start + batch_size]
-        length = max(len(encoded[i]) for i in indices)
-        ids = torch.full((len(indices), length), pad, dtype=torch.long)
-        mask = torch.zeros(len(indices), length, dtype=torch.long)
-        for row, i in enumerate(indices):
-            ids[row, length - len(encoded[i]) :] = torch.tensor(encoded[i])
-            mask[row, length - len(encoded[i]) :] = 1
-        out = model.generate(
-            input_ids=ids.to(device),
-            attention_mask=mask.to(device),
-            do_sample=False,
-            num_beams=1,
-            repetition_penalty=1.0,
-            no_repeat_ngram_size=0,
-            max_new_tokens=max_new_tokens,
-            pad_token_id=pad,
-            eos_token_id=tokenizer.eos_token_id,
-            use_cache=True,  # backbones switch it off for training
-        )
-        texts = tokenizer.batch_decode(out[:, length:], skip_special_tokens=True)
-        found |= dict(zip(indices, texts, strict=True))
-        if progress is not None:
-            progress(len(found), len(prompts))
-    model.train(was_training)
+    with evaluating(model):
+        for start in range(0, len(order), batch_size):
+            indices = order[start : start + batch_size]
+            length = max(len(encoded[i]) for i in indices)
+            ids = torch.full((len(indices), length), pad, dtype=torch.long)
+            mask = torch.zeros(len(indices), length, dtype=torch.long)
+            for row, i in enumerate(indices):
+                ids[row, length - len(encoded[i]) :] = torch.tensor(encoded[i])
+                mask[row, length - len(encoded[i]) :] = 1
+            out = model.generate(
+                input_ids=ids.to(device),
+                attention_mask=mask.to(device),
+                do_sample=False,
+                num_beams=1,
+                repetition_penalty=1.0,
+                no_repeat_ngram_size=0,
+                max_new_tokens=max_new_tokens,
+                pad_token_id=pad,
+                eos_token_id=tokenizer.eos_token_id,
+                use_cache=True,  # backbones switch it off for training
+            )
+            texts = tokenizer.batch_decode(out[:, length:], skip_special_tokens=True)
+            found |= dict(zip(indices, texts, strict=True))
+            if progress is not None:
+                progress(len(found), len(prompts))
     return [found[i] for i in range(len(prompts))]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedforget.encoding import Encoded, collate
 from fedforget.errors import DataError
+from fedforget.evaluation.modes import evaluating
 from fedforget.objectives.terms import IGNORED
 
 Floats = NDArray[np.float64]
@@ -81,8 +82,6 @@ def token_scores(
     list of TokenScores
         In the order of the sequences.
     """
-    was_training = model.training
-    model.eval()
     device = model.get_input_embeddings().weight.device
     plain = has_plain_head(model)
     # Every base model names its decoder itself: Llama's is `model`, GPT-NeoX's `gpt_neox`.
@@ -90,25 +89,25 @@ def token_scores(
     # Those that need memory most come first, so that a batch that does not fit is told at once.
     order = sorted(range(len(sequences)), key=lambda i: -len(sequences[i].input_ids))
     found: dict[int, TokenScores] = {}
-    for start in range(0, len(order), batch_size):
-        indices = order[start : start + batch_size]
-        # Padding stands at the end, so positions need no shift and causality hides it.
-        batch = collate([sequences[i] for i in indices], 0, device)
-        inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
-        if decoder is not None:
-            rows = decoder(**inputs, use_cache=False).last_hidden_state[:, :-1]
-        else:
-            rows = model(**inputs, use_cache=False).logits[:, :-1]
-        labels = batch["labels"][:, 1:]
-        wanted = labels != IGNORED
-        head = model.get_output_embeddings() if plain else None
-        values = _score(head, rows[wanted], labels[wanted], spread)
-        lengths = wanted.sum(1).tolist()
-        for i, own in zip(indices, _cut(values, lengths), strict=True):
-            found[i] = TokenScores(*own)
-        if progress is not None:
-            progress(len(found), len(sequences))
-    model.train(was_training)
+    with evaluating(model):
+        for start in range(0, len(order), batch_size):
+            indices = order[start : start + batch_size]
+            # Padding stands at the end, so positions need no shift and causality hides it.
+            batch = collate([sequences[i] for i in indices], 0, device)
+            inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+            if decoder is not None:
+                rows = decoder(**inputs, use_cache=False).last_hidden_state[:, :-1]
+            else:
+                rows = model(**inputs, use_cache=False).logits[:, :-1]
+            labels = batch["labels"][:, 1:]
+            wanted = labels != IGNORED
+            head = model.get_output_embeddings() if plain else None
+            values = _score(head, rows[wanted], labels[wanted], spread)
+            lengths = wanted.sum(1).tolist()
+            for i, own in zip(indices, _cut(values, lengths), strict=True):
+                found[i] = TokenScores(*own)
+            if progress is not None:
+                progress(len(found), len(sequences))
     return [found[i] for i in range(len(sequences))]
 
 

@@ -12,6 +12,7 @@ import yaml
 
 from fedforget.data.items import LETTERS, MultipleChoice
 from fedforget.errors import ConfigError
+from fedforget.evaluation.modes import evaluating
 from fedforget.progress import quieted
 
 TASK = Path(__file__).parent / "lm_eval_tasks" / "multiple_choice.yaml"
@@ -63,12 +64,13 @@ def harness_scores(
         name = config["task"]
         # From memory instead of through load_dataset, which asks the hub even about local files.
         config |= {"custom_dataset": lambda **_: {"test": Dataset.from_list(rows)}, "dataset_kwargs": None}
-        was_training = model.training
-        # In a half precision's own softmax, choices of different likelihood come out equal.
-        harness = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch_size, softmax_dtype="float32")
-        found: Any = evaluate(
-            harness, {name: ConfigurableTask(config=config)}, bootstrap_iters=0, log_samples=True
-        )
-        model.train(was_training)
+        with evaluating(model):
+            # In a half precision's own softmax, choices of different likelihood come out equal.
+            harness = HFLM(
+                pretrained=model, tokenizer=tokenizer, batch_size=batch_size, softmax_dtype="float32"
+            )
+            found: Any = evaluate(
+                harness, {name: ConfigurableTask(config=config)}, bootstrap_iters=0, log_samples=True
+            )
     samples = sorted(found["samples"][name], key=lambda sample: sample["doc_id"])
     return [tuple(float(one[0]) for one in sample["filtered_resps"]) for sample in samples]

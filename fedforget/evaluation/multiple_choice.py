@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedforget.evaluation.likelihoods import POSITIONS, Progress, has_plain_head
+from fedforget.evaluation.modes import evaluating
 from fedforget.evaluation.prepared import PreparedQuestion, PreparedQuestions
 from fedforget.evaluation.token_tree import TokenTree
 
@@ -114,22 +115,20 @@ def score(
     list of ItemScore
         In the order of the questions.
     """
-    was_training = model.training
-    model.eval()
     if packed is None:
         packed = supports_packing(model)
     # Neighbours in this order share the longest beginnings.
     order = sorted(range(len(questions)), key=lambda i: questions.items[i].prefix)
     found: dict[int, list[float]] = {}
     limit = _NODES_PER_QUESTION * batch_size if packed else 0
-    for indices in _batches(questions.items, order, batch_size, limit):
-        items = [questions.items[i] for i in indices]
-        sums = _packed_sums(model, items) if packed else _repeated_sums(model, items)
-        for i, item, values in zip(indices, items, sums, strict=True):
-            found[i] = [value / _length(item, j, normalise) for j, value in enumerate(values)]
-        if progress is not None:
-            progress(len(found), len(questions))
-    model.train(was_training)
+    with evaluating(model):
+        for indices in _batches(questions.items, order, batch_size, limit):
+            items = [questions.items[i] for i in indices]
+            sums = _packed_sums(model, items) if packed else _repeated_sums(model, items)
+            for i, item, values in zip(indices, items, sums, strict=True):
+                found[i] = [value / _length(item, j, normalise) for j, value in enumerate(values)]
+            if progress is not None:
+                progress(len(found), len(questions))
     results = []
     for i, item in enumerate(questions.items):
         values = found[i]

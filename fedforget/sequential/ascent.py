@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -11,10 +10,9 @@ from torch import Tensor
 
 from fedforget.data.records import Records
 from fedforget.errors import TrainingError
-from fedforget.reproducible import deterministic
 from fedforget.sequential.config import AscentConfig
 from fedforget.sequential.stack import ModuleStack
-from fedforget.sequential.training import LocalResult, run_epochs
+from fedforget.sequential.training import LocalResult, run_epochs, train_module
 
 
 def ascend_locally(
@@ -55,22 +53,13 @@ def ascend_locally(
     """
     if not len(records):
         raise TrainingError("there is no record to forget")
-    started = time.perf_counter()
-    with deterministic(threads):
-        stack.begin([], reference, 0)  # the seed plays no part where a module is given
-        try:
-            losses = _ascend(stack, records, cfg, radius, seed)
-            tensors = stack.trained()
-        finally:
-            stack.clear()
-    per_epoch = math.ceil(len(records) / cfg.batch_size)
-    return LocalResult(
-        tensors,
-        len(records),
-        sum(losses[:per_epoch]) / per_epoch,
-        sum(losses[-per_epoch:]) / per_epoch,
-        len(losses),
-        time.perf_counter() - started,
+    return train_module(
+        stack,
+        lambda: stack.begin([], reference, 0),  # the seed plays no part where a module is given
+        lambda: _ascend(stack, records, cfg, radius, seed),
+        records,
+        cfg.batch_size,
+        threads,
     )
 
 

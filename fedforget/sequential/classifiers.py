@@ -15,6 +15,7 @@ from fedforget.checks.sequential import BUILT_IN_MODELS, IMAGE_FAMILIES
 from fedforget.data.corpora import load_corpus
 from fedforget.errors import ModelError
 from fedforget.fingerprints import fingerprint
+from fedforget.model_source import local_model
 from fedforget.models import resolve_device
 from fedforget.progress import no_progress_bars
 from fedforget.rng import seeded
@@ -91,7 +92,10 @@ def load_classifier(config: SequentialRunConfig) -> Classifier:
     corpus = load_corpus(config.data, config.seeds.data)
     images = config.data.family in IMAGE_FAMILIES
     built_in = cfg.path in BUILT_IN_MODELS
-    where = str(encoders.trained(config, corpus)) if built_in else _where(cfg.path)
+    if built_in:
+        where = str(encoders.trained(config, corpus))
+    else:
+        where = str(local_model(cfg.path, f"or one of {', '.join(BUILT_IN_MODELS)}") or cfg.path)
     device = resolve_device(cfg.device)
     model = _read(where, config, len(corpus.labels), images)
     refuse_batch_norm(model, cfg.path)
@@ -116,22 +120,6 @@ def refuse_batch_norm(model: nn.Module, path: str) -> None:
                 f"model.path: {path} has batch normalisation ({name}), whose running statistics would "
                 "outlive a deletion; use a model with layer normalisation"
             )
-
-
-def _where(path: str) -> str:
-    folder = Path(path).expanduser()
-    if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise ModelError(
-                f"model.path: {folder} holds no config.json; give the directory of a transformers model"
-            )
-        return str(folder)
-    if path.startswith((".", "/", "~")) or path.count("/") > 1 or not path:
-        raise ModelError(
-            f"model.path: there is no directory {path!r}; give a local directory, a hub id, or one of "
-            f"{', '.join(BUILT_IN_MODELS)}"
-        )
-    return path
 
 
 def _read(where: str, config: SequentialRunConfig, num_labels: int, images: bool) -> Any:

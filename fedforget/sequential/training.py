@@ -127,15 +127,46 @@ def train_locally(
     """
     if not len(records):
         raise TrainingError("there is no record to train on; a client without data takes no part")
+    return train_module(
+        stack,
+        lambda: stack.begin(frozen, current, init_seed),
+        lambda: _epochs(stack, records, cfg, seed),
+        records,
+        cfg.batch_size,
+        cfg.threads,
+    )
+
+
+def train_module(
+    stack: ModuleStack,
+    begin: Callable[[], None],
+    epochs: Callable[[], list[float]],
+    records: Records,
+    batch_size: int,
+    threads: int,
+) -> LocalResult:
+    """Begin a module, train it, and leave the stack clear.
+
+    Parameters
+    ----------
+    stack : ModuleStack
+    begin : callable
+        Sets the stack's trainable module.
+    epochs : callable
+        Trains it; returns the loss of each batch.
+    records : Records
+    batch_size : int
+    threads : int
+    """
     started = time.perf_counter()
-    with deterministic(cfg.threads):
-        stack.begin(frozen, current, init_seed)
+    with deterministic(threads):
+        begin()
         try:
-            losses = _epochs(stack, records, cfg, seed)
+            losses = epochs()
             tensors = stack.trained()
         finally:
             stack.clear()
-    per_epoch = math.ceil(len(records) / cfg.batch_size)
+    per_epoch = math.ceil(len(records) / batch_size)
     first, last = losses[:per_epoch], losses[-per_epoch:]
     return LocalResult(
         tensors,

@@ -84,11 +84,7 @@ def remaining_panels(results: Sequence[Result]) -> list[Panel]:
                 lines.append(
                     Line("", method, [row["after"] for row in rows], [row[key] for row in rows], style="seed")
                 )
-            told = next((one["predicted"] for one in own if one["predicted"]), None)
-            if told and told["remaining"]:  # the life is known for more groups than this curve
-                curve = told["remaining"]
-                label = f"{method}, predicted"
-                lines.append(Line(label, method, list(range(len(curve))), curve, style="predicted"))
+            lines += _predicted(own, method, "remaining")
         if lines:
             panels.append(Panel(setting, "requests", "share of the data that serves", lines))
     return panels
@@ -106,14 +102,17 @@ def survival_panels(results: Sequence[Result]) -> list[Panel]:
                 steps = list(range(max(lives) + 1))
                 shares = [sum(life > step for life in lives) / len(lives) for step in steps]
                 lines.append(Line(f"{method}, {len(lives)} seeds", method, [*map(float, steps)], shares))
-            told = next((one["predicted"] for one in own if one["predicted"]), None)
-            if told:
-                curve = told["survival"]
-                label = f"{method}, predicted"
-                lines.append(Line(label, method, list(range(len(curve))), curve, style="predicted"))
+            lines += _predicted(own, method, "survival")
         if lines:
             panels.append(Panel(setting, "requests", "probability of service", lines))
     return panels
+
+
+def _predicted(results: Sequence[Result], method: str, name: str) -> list[Line]:
+    told = next((one["predicted"] for one in results if one["predicted"]), None)
+    if not told or not (curve := told[name]):  # the life is known for more groups than what remains
+        return []
+    return [Line(f"{method}, predicted", method, list(range(len(curve))), curve, style="predicted")]
 
 
 def _megabytes(one: Result) -> float:
