@@ -25,7 +25,6 @@ from fedforget.summaries import ClientSummary
 
 # The environment variable that hands a checkout's state to a copy of it, as JSON.
 GIT_STATE = "FEDFORGET_GIT_STATE"
-_HOW_MANY = ("count", "vary")
 _PACKAGES = ("fedforget", "flwr", "ray", "torch", "transformers", "peft", "numpy", "safetensors")
 
 

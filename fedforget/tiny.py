@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from fedforget.cache import build_once, cache_directory, key
 from fedforget.config import TinyModelConfig, TrainingConfig
 from fedforget.errors import ModelError
 from fedforget.progress import no_progress_bars
+from fedforget.reproducible import cpu_share
 from fedforget.rng import seeded
 from fedforget.seeds import derive_seed
 
@@ -98,7 +95,7 @@ def _train(model: Any, tokenizer: Any, examples: list[Example], cfg: TinyModelCo
         warmup_steps=max(1, cfg.steps // 20),
     )
     model.requires_grad_(True)
-    with _one_thread():
+    with cpu_share(1):
         train(
             model,
             tokenizer,
@@ -151,13 +148,3 @@ def word_tokenizer(words: list[str]) -> Any:
         clean_up_tokenization_spaces=False,
         model_input_names=["input_ids", "attention_mask"],
     )
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -214,7 +214,7 @@ class Exchange:
 
     def _receive(self, name: str, reply: Message) -> None:
         with storing(self.spool.folder):
-            outcome = self.spool.receive(name, self.asked.get(name, []), reply)
+            outcome = self.spool.receive(self.asked.get(name, []), reply)
         if "missing" in outcome:
             needed = {sha for one in self.asked[name] for sha in one.work.needs}
             unknown = sorted(set(outcome["missing"]) - needed)

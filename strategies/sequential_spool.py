@@ -87,7 +87,7 @@ class ResultSpool:
         facts = read_json(self._path(request).with_suffix(".json"))
         return PrefixModule.load(self._path(request), str(facts.get("sha256")))
 
-    def receive(self, client_id: str, asked: Iterable[Request], reply: Message) -> dict[str, Any]:
+    def receive(self, asked: Iterable[Request], reply: Message) -> dict[str, Any]:
         """Check a client's reply and keep its results.
 
         Returns

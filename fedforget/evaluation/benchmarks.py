@@ -58,7 +58,7 @@ class BenchmarkSuite:
 
 
 def _tofu(data: Benchmark, config: RunConfig, asked: Asked) -> list[Measure]:
-    _built_in("tofu", asked)
+    _built_in(asked)
     forget = [name for name in _own(data, config, "forget") if f"{name}_perturbed" in data.parts()]
     if len(forget) > 1:
         raise ConfigError(
@@ -70,7 +70,7 @@ def _tofu(data: Benchmark, config: RunConfig, asked: Asked) -> list[Measure]:
 
 
 def _muse(data: Benchmark, config: RunConfig, asked: Asked) -> list[Measure]:
-    _built_in("muse", asked)
+    _built_in(asked)
     return muse_measures(data, asked.limit, _chosen_on(data, config, asked))
 
 
@@ -208,6 +208,6 @@ def _chosen_on(data: Benchmark, config: RunConfig, asked: Asked) -> frozenset[st
     )
 
 
-def _built_in(name: str, asked: Asked) -> None:
+def _built_in(asked: Asked) -> None:
     if asked.scorer != "builtin":
         raise ConfigError([f"--scorer: {asked.scorer} is for wmdp and mmlu alone"])

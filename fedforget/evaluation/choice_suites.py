@@ -42,6 +42,8 @@ def choice_measures(
     ------
     ConfigError
         There is no such scorer.
+    DataError
+        A domain has no questions; names it.
     """
     if scorer not in SCORERS:
         raise ConfigError(
