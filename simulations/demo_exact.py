@@ -19,11 +19,11 @@ from fedforget.reporting.tables import Table
 from fedforget.runs import RunDirectory, default_path
 from fedforget.sequences.ledger import Head, Ledger
 from fedforget.sequences.theory import (
+    EXACT_GROUPS,
     expected_remaining_curve,
     monte_carlo_repaired_life,
     remaining_band,
 )
-from fedforget.sequences.theory._inputs import EXACT_GROUPS
 from fedforget.sequential.plan import SequentialPlan
 from fedforget.sequential.plan_summary import hit_weights, life
 from simulations.course import Course

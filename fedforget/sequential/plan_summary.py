@@ -11,6 +11,7 @@ from fedforget.reporting.sequential_tables import grouping_table
 from fedforget.reporting.tables import Table
 from fedforget.sequences import Slice, plan_report
 from fedforget.sequences.theory import (
+    EXACT_GROUPS,
     communication_rounds,
     expected_remaining_curve,
     fedavg_communication_rounds,
@@ -19,7 +20,6 @@ from fedforget.sequences.theory import (
     matched_budget,
     service_life,
 )
-from fedforget.sequences.theory._inputs import EXACT_GROUPS
 from fedforget.sequential.borrowing import borrowed_stack
 from fedforget.sequential.config import SequentialRunConfig
 from fedforget.sequential.embeddings import slice_embeddings

@@ -7,12 +7,12 @@ from typing import Any
 
 from fedforget.errors import PlanError
 from fedforget.sequences.theory import (
+    EXACT_GROUPS,
     ServiceLife,
     expected_remaining_curve,
     fedcio_remaining_data,
     service_life,
 )
-from fedforget.sequences.theory._inputs import EXACT_GROUPS
 from fedforget.sequential.config import SequentialRunConfig
 from fedforget.sequential.plan_summary import hit_weights, local_plan
 from simulations.experiment.matching import FEDSGT

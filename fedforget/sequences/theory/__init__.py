@@ -11,6 +11,7 @@ from fedforget.sequences.theory.costs import (
     matched_budget,
     participation_rounds,
 )
+from fedforget.sequences.theory.inputs import EXACT_GROUPS
 from fedforget.sequences.theory.remaining import (
     expected_cyclic_span,
     expected_remaining_curve,
@@ -33,6 +34,7 @@ from fedforget.sequences.theory.simulation import (
 )
 
 __all__ = [
+    "EXACT_GROUPS",
     "Estimate",
     "RepairedLife",
     "ServiceLife",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from fedforget.errors import PlanError
-from fedforget.sequences.theory._inputs import Sequences, checked_sequences, count
+from fedforget.sequences.theory.inputs import Sequences, checked_sequences, count
 from fedforget.sequences.theory.remaining import occupancy
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedforget.errors import PlanError
-from fedforget.sequences.theory._inputs import (
+from fedforget.sequences.theory.inputs import (
     Sequences,
     checked_sequences,
     count,

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedforget.errors import PlanError
 from fedforget.seeds import derive_seed
-from fedforget.sequences.theory._inputs import Sequences, checked_sequences, count, request_distribution
+from fedforget.sequences.theory.inputs import Sequences, checked_sequences, count, request_distribution
 from fedforget.sequences.theory.simulation import Estimate, estimate
 
 MOST_REQUESTS = 100_000  # of one simulated stream

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedforget.errors import PlanError
-from fedforget.sequences.theory._inputs import (
+from fedforget.sequences.theory.collector import STATES, Class, classes_of, collected, moments, num_states
+from fedforget.sequences.theory.inputs import (
     EXACT_GROUPS,
     Sequences,
     checked_sequences,
@@ -24,7 +25,6 @@ from fedforget.sequences.theory._inputs import (
     exact_limit,
     request_distribution,
 )
-from fedforget.sequences.theory.collector import STATES, Class, classes_of, collected, moments, num_states
 
 
 def deletion_rate(num_groups: int, budget: int) -> float:

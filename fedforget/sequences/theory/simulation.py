@@ -15,7 +15,7 @@ from scipy.stats import norm
 
 from fedforget.errors import PlanError
 from fedforget.seeds import derive_seed
-from fedforget.sequences.theory._inputs import Sequences, checked_sequences, count, request_distribution
+from fedforget.sequences.theory.inputs import Sequences, checked_sequences, count, request_distribution
 from fedforget.sequences.theory.remaining import MEASURES
 
 
