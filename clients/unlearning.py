@@ -7,13 +7,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-import torch
 from flwr.client import NumPyClient
 from torch import Tensor
-from torch.nn import functional
 
 from clients import kept_fishers
 from clients.description import describe_node
+from clients.evaluation import mean_loss, read_update
 from fedforget import protocol
 from fedforget.adapters import adapted_weights, deltas_applied, lora_attached, lora_factors
 from fedforget.client_specs import ClientSpec
@@ -202,10 +201,13 @@ class UnlearningClient(NumPyClient):
         with cpu_share(self._threads):
             backbone = self._backbone()
             examples = client_examples(self.config, self.spec)
-            update = self._update(backbone, parameters, config)
+            shapes = adapted_weights(backbone.model, self.config.lora)
+            update = read_update(parameters, config, shapes, f"client {self.spec.id!r}")
             applied = deltas_applied(backbone.model, update) if update else contextlib.nullcontext()
             with applied:
-                loss, tokens = self._loss(backbone, examples)
+                loss, tokens = mean_loss(
+                    backbone, examples, self.config.data.max_length, self.config.evaluation.batch_size
+                )
         return loss, len(examples), {"role": self.spec.role, "tokens": tokens}
 
     def get_properties(self, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -275,37 +277,3 @@ class UnlearningClient(NumPyClient):
             batch=settings.batch,
             recompute=settings.recompute,
         )
-
-    @torch.no_grad()
-    def _loss(self, backbone: Backbone, examples: Sequence[Example]) -> tuple[float, int]:
-        sequences = encode(backbone.tokenizer, examples, self.config.data.max_length)
-        total, count = 0.0, 0
-        for batch in batches(sequences, pad_id(backbone.tokenizer), self.config.evaluation.batch_size):
-            inputs = {key: batch[key].to(backbone.device) for key in ("input_ids", "attention_mask")}
-            logits = backbone.model(**inputs, use_cache=False).logits[:, :-1].float()
-            labels = batch["labels"][:, 1:].to(backbone.device)
-            total += float(functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum"))
-            count += int((labels != -100).sum())
-        return total / count, count
-
-    def _update(
-        self, backbone: Backbone, arrays: Sequence[Bucket], config: Mapping[str, Any]
-    ) -> dict[str, Tensor]:
-        if not arrays:
-            return {}
-        shapes = adapted_weights(backbone.model, self.config.lora)
-        names, dtypes = list(config.get("tensors", [])), list(config.get("dtypes", []))
-        if sorted(names) != sorted(shapes) or len(names) != len(arrays) or len(dtypes) != len(arrays):
-            raise ModelError(
-                f"client {self.spec.id!r}: the update to evaluate does not fit the backbone's adapted weights"
-            )
-        update = {}
-        for name, dtype, raw in zip(names, dtypes, arrays, strict=True):
-            kind = getattr(torch, str(dtype), None)
-            if (
-                not isinstance(kind, torch.dtype)
-                or raw.nbytes != kind.itemsize * torch.Size(shapes[name]).numel()
-            ):
-                raise ModelError(f"client {self.spec.id!r}: tensor {name!r} of the update has the wrong size")
-            update[name] = torch.from_numpy(raw.copy()).view(kind).reshape(shapes[name])
-        return update
