@@ -10,6 +10,13 @@ from flwr.supercore.task_identity import TaskIdentity
 from strategies_fakes import make_firm
 
 from fedforget.config import ClientGroup, RunConfig, SimulationConfig
+from fedforget.sequential.config import (
+    GroupingConfig,
+    LocalTrainingConfig,
+    RecordsConfig,
+    SequencesConfig,
+    SequentialRunConfig,
+)
 from strategies.firm import Firm
 
 
@@ -37,3 +44,14 @@ def config() -> RunConfig:
 @pytest.fixture
 def firm(config: RunConfig, tmp_path: Path) -> Firm:
     return make_firm(config, tmp_path / "run")
+
+
+@pytest.fixture
+def sequential() -> SequentialRunConfig:
+    return SequentialRunConfig(
+        data=RecordsConfig(clients=3, slices=2),
+        grouping=GroupingConfig(groups=3),
+        sequences=SequencesConfig(budget=3),
+        training=LocalTrainingConfig(rounds_per_phase=1),
+        simulation=SimulationConfig(nodes=2, timeout=60.0),
+    )

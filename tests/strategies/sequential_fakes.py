@@ -18,6 +18,7 @@ from fedforget.codecs import RAW
 from fedforget.runs import RunDirectory
 from fedforget.seeds import derive_seed
 from fedforget.sequences import Slice
+from fedforget.sequences.ledger import Ledger
 from fedforget.sequential import protocol as words
 from fedforget.sequential.config import SequentialRunConfig
 from fedforget.sequential.modules import PrefixModule, module_hash
@@ -27,6 +28,12 @@ from strategies.fedsgt import FedSGT
 PRINT = "a-fingerprint"
 SHAPES = {"block.lora_A": (2, 3), "classifier.bias": (4,)}
 SIZE = 5  # records in each slice
+NAMES = ["client-00", "client-01", "client-02"]  # of the fixture `sequential`
+
+
+def hashes(path: Path) -> dict[tuple[int, ...], str]:
+    with Ledger(path / "ledger.sqlite") as ledger:
+        return {prefix: module.sha256 for prefix, module in ledger.live_modules().items()}
 
 
 def tensors_of(client: str, work: Work, examples: int) -> dict[str, torch.Tensor]:

@@ -22,6 +22,7 @@ from strategies.firm import Firm
 
 SHAPES = {"w.weight": (4, 3), "v.weight": (2, 5)}
 PRINT = "a-fingerprint"
+CLIENTS = ["forget-a-0", "forget-a-1", "forget-b-0", "retain-c-0"]  # of the fixture `config`
 
 
 def summary_of(spec: ClientSpec) -> ClientSummary:
