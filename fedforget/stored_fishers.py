@@ -66,7 +66,7 @@ def largest(name: str, raw: Tensor, alpha: float, working: torch.dtype) -> Fishe
     ordered = found.values.numpy().copy()
     ordered.partition(ordered.size - keep)
     kept = found.values >= float(ordered[ordered.size - keep])
-    return FisherSupport(found.index[kept], found.values[kept])
+    return found.where(kept)
 
 
 def processed(kept: FisherSupport, eps0: float) -> FisherSupport:
@@ -75,7 +75,7 @@ def processed(kept: FisherSupport, eps0: float) -> FisherSupport:
         return kept
     values = top_normalised_(kept.values.clone(), float(kept.values.max()), 0.0, eps0)
     positive = values > 0
-    return FisherSupport(kept.index[positive], values[positive])
+    return FisherSupport(kept.index, values).where(positive)
 
 
 class StoredFishers:

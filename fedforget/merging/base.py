@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedforget.merging.compiled import compile_kernels
 from fedforget.merging.layout import Scratch, squares
 from fedforget.merging.sensitivities import BaseBlock, Sensitivities, base_block
 from fedforget.parameters import Scaled, fraction, positive
@@ -88,7 +89,7 @@ def merge_base(
     def block(start: int, stop: int) -> _Seen:
         base = base_block(s, p.gamma, p.eps0, start, stop, scratch)
         rounded = flat[start:stop].copy_(base.update)
-        return _look(base, rounded, start, collect)
+        return _look(base, rounded, start, collect, s.compiled)
 
     seen = s.layout.map(s.sources, block)
     support = sum(one.support for one in seen)
@@ -108,10 +109,10 @@ def merge_base(
     return out, _support(s, seen), report
 
 
-def _look(base: BaseBlock, rounded: Tensor, start: int, collect: bool) -> _Seen:
+def _look(base: BaseBlock, rounded: Tensor, start: int, collect: bool, compiled: bool) -> _Seen:
     damage, union = [], np.zeros(0, dtype=np.intp)
     for weights in base.retain_weights:
-        index = np.flatnonzero(weights.numpy() > 0.0)
+        index = _support_of(weights, compiled)
         # Equation (6) on the support, in fp64.
         f = weights.numpy()[index].astype(np.float64)
         x = rounded.index_select(0, torch.from_numpy(index)).to(torch.float64).numpy()
@@ -124,16 +125,27 @@ def _look(base: BaseBlock, rounded: Tensor, start: int, collect: bool) -> _Seen:
     return _Seen(squares(rounded), damage, base.support, base.attenuated, start, local, fishers)
 
 
+def _support_of(weights: Tensor, compiled: bool) -> NDArray[np.intp]:
+    """Where a processed Fisher is positive; overwritten by the next call in this thread where compiled."""
+    if not compiled:
+        return np.flatnonzero(weights.numpy() > 0.0)
+    index: NDArray[np.intp] = _index("index", weights.numel()).numpy()
+    return index[: compile_kernels().support(weights.numpy(), index)]
+
+
+_index = Scratch(torch.int64)
+
+
 def _support(s: Sensitivities, seen: list[_Seen]) -> Support:
     n = sum(len(one.index) for one in seen)
     index = torch.empty(n, dtype=torch.int32 if s.layout.size < 1 << 31 else torch.int64)
     fishers = torch.empty(len(s.retain), n, dtype=s.dtype)
-    at = 0
+    at, places = 0, index.numpy()
     seen.reverse()
     while seen:  # each goes as soon as it is copied
         one = seen.pop()
         part = slice(at, at := at + len(one.index))
-        index[part] = torch.from_numpy(one.index.astype(np.int64) + one.start)
+        np.add(one.index, one.start, out=places[part], dtype=places.dtype)
         for k, values in enumerate(one.fishers):
             fishers[k, part] = torch.from_numpy(values)
     return Support(index, fishers)
@@ -146,7 +158,7 @@ def project_onto_budgets(base: Tensor, support: Support, epsilon: float, solver:
     budget = solved_budget(epsilon, support.fishers.dtype) if solver == "exact" else epsilon
     fishers: list[Tensor | FisherSupport] = list(support.fishers)
     if len(fishers) == 1:  # the support is its own
-        fishers = [FisherSupport(torch.arange(len(support.index)), support.fishers[0])]
+        fishers = [FisherSupport(None, support.fishers[0])]
     projection = project(flat.index_select(0, support.index), fishers, budget, solver)
     for at in range(0, len(support.index), _PLACES):
         part = slice(at, at + _PLACES)

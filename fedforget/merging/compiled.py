@@ -1,8 +1,11 @@
-"""Optional numba kernels for blocks in fp32: fewer passes than the plain path makes, with the same bits.
+"""Optional numba kernels for blocks in fp32: one pass instead of the plain path's many, with the same bits.
 
 Each product, sum and quotient is rounded to fp32 by itself, as in :mod:`fedforget.merging.kernels`: without a
-fast-math flag the compiler neither contracts nor reorders them. Every loop does one thing, since LLVM then
-makes vector code of it, and runs over a whole block of one client, since memory is read fastest in a row.
+fast-math flag the compiler neither contracts nor reorders them. A kernel works through its block in runs
+short enough for the first cache; every loop over a run does one thing, so that LLVM makes vector code of it.
+
+Blocks are given as addresses, since a kernel reads a number of clients that differs from merge to merge. The
+caller keeps what lies there.
 """
 
 from __future__ import annotations
@@ -24,7 +27,16 @@ _WORTH = 1 << 28
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-Bits = NDArray[np.uint16]
+# Coordinates per run: the five buffers of a base merge fit into 32 KiB.
+_RUN = 1024
+
+# Shape of what the base merge's kernel works in, for one thread.
+BASE_BUFFERS = (4, _RUN)
+
+# From these bits on, a bf16 number is infinite, NaN or negative.
+_NOT_A_FISHER = 0x7F80
+
+Addresses = NDArray[np.int64]
 
 
 def use_numba(engine: str, coordinates: int) -> bool:
@@ -44,42 +56,44 @@ def use_numba(engine: str, coordinates: int) -> bool:
 
 
 class Kernels(NamedTuple):
-    """The compiled functions; arrays of numbers are fp32 and of equal length.
+    """The compiled functions.
+
+    Numbers are fp32 and the arrays of a block as long as it. Addresses are those of a block of bf16 numbers
+    per client, whose mean of equation (2) is meant; where the number of clients is given as 0, there is one
+    address, of the fp32 mean itself.
 
     Attributes
     ----------
-    start : callable
-        ``(total, bits)``: write the bf16 numbers with these bits, widened.
-    add : callable
-        ``(total, bits)``: add them.
-    divide : callable
-        ``(total, number)``: divide by a number.
-    process : callable
-        ``(values, threshold, scale)``: equation (3), in place.
-    weigh : callable
-        ``(numerator, total, weights, deltas)``: add one source's share of the sums of equation (4).
-    conclude : callable
-        ``(numerator, total, eps0, least)``: the quotient of equation (4), in place of the numerator; returns
-        how many totals are positive, and how many of these are below ``least``.
-    rank : callable
-        ``(keys, low, high)``: how many keys are above ``high``, from ``high``, above ``low``, from ``low``.
+    mean : callable
+        ``(out, addresses)``: the mean of bf16 blocks.
+    base : callable
+        ``(update, weights, addresses, members, forget, thresholds, scales, numbers, buffers)``: equations (3)
+        to (5). Sources come in order, the first ``forget`` of them forget domains. ``addresses`` holds each
+        one's Fishers and then its task vectors, ``members`` int64 ``[n, 2]`` how many there are of both;
+        ``numbers`` are eps0, the least sum of weights that eps0 hardly changes, and gamma; ``buffers`` fp32
+        of shape :data:`BASE_BUFFERS`. Writes the update, and each retain client's processed Fisher into a
+        row of ``weights``; returns how many sums of weights are positive, and how many of these are below
+        the least.
+    scan : callable
+        ``(keys, addresses, low, high)``: the mean's magnitudes. Writes them; returns how many are above
+        ``high``, from ``high``, above ``low``, from ``low``, whether every client's number is finite and
+        non-negative, and the largest magnitude.
     between : callable
         ``(keys, low, high, inside)``: tell of each key whether it lies between.
+    support : callable
+        ``(weights, index)``: write where weights are positive; returns how many are.
     """
 
-    start: Callable[[Any, Bits], None]
-    add: Callable[[Any, Bits], None]
-    divide: Callable[[Any, np.float32], None]
-    process: Callable[[Any, np.float32, np.float32], None]
-    weigh: Callable[[Any, Any, Any, Any], None]
-    conclude: Callable[[Any, Any, np.float32, np.float32], tuple[int, int]]
-    rank: Callable[[Any, np.float32, np.float32], tuple[int, int, int, int]]
+    mean: Callable[[Any, Addresses], None]
+    base: Callable[[Any, Any, Addresses, Any, int, Any, Any, Any, Any], tuple[int, int]]
+    scan: Callable[[Any, Addresses, np.float32, np.float32], tuple[int, int, int, int, bool, float]]
     between: Callable[[Any, np.float32, np.float32, NDArray[np.bool_]], None]
+    support: Callable[[Any, NDArray[np.intp]], int]
 
 
 @cache
 def compile_kernels() -> Kernels:
-    """Compile the kernels, once in a process: two or three seconds."""
+    """Compile the kernels, once in a process: about three seconds."""
     import numba
     from llvmlite import ir
     from numba.extending import intrinsic
@@ -90,66 +104,152 @@ def compile_kernels() -> Kernels:
 
         return numba.float32(numba.uint32), generate
 
-    as_float: Any = intrinsic(reinterpret)
+    def pointer(kind: Any) -> Any:
+        def at(context: Any, address: Any) -> Any:
+            def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+                return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
 
-    def compiled(signature: str) -> Callable[[F], F]:
+            return pointer_to(kind)(numba.int64), generate
+
+        return intrinsic(at)
+
+    pointer_to: Any = numba.types.CPointer
+    as_float: Any = intrinsic(reinterpret)
+    bits_at, floats_at = pointer(numba.uint16), pointer(numba.float32)
+
+    def compiled(signature: str | None = None) -> Callable[[F], F]:
         # NumPy's division: a test for zero in every step would keep the loop from becoming vector code.
         return cast(Callable[[F], F], numba.njit(signature, nogil=True, error_model="numpy"))
 
+    carray: Any = vars(numba)["carray"]  # not among what its types export
     zero = np.float32(0.0)
 
-    @compiled("void(float32[::1], uint16[::1])")
-    def start(total: Any, bits: Any) -> None:
-        for j in range(len(total)):
-            total[j] = as_float(np.uint32(bits[j]) << np.uint32(16))
+    @compiled()
+    def mean_of_run(out: Any, addresses: Any, first: Any, count: Any, at: Any) -> None:
+        n = len(out)
+        if count == 0:
+            floats = carray(floats_at(addresses[first] + 4 * at), n)
+            for j in range(n):
+                out[j] = floats[j]
+            return
+        bits = carray(bits_at(addresses[first] + 2 * at), n)
+        for j in range(n):
+            out[j] = as_float(np.uint32(bits[j]) << np.uint32(16))
+        for i in range(first + 1, first + count):
+            bits = carray(bits_at(addresses[i] + 2 * at), n)
+            for j in range(n):
+                out[j] += as_float(np.uint32(bits[j]) << np.uint32(16))
+        if count > 1:
+            number = np.float32(count)
+            for j in range(n):
+                out[j] /= number
 
-    @compiled("void(float32[::1], uint16[::1])")
-    def add(total: Any, bits: Any) -> None:
-        for j in range(len(total)):
-            total[j] += as_float(np.uint32(bits[j]) << np.uint32(16))
+    @compiled("void(float32[::1], int64[::1])")
+    def mean(out: Any, addresses: Any) -> None:
+        for at in range(0, len(out), _RUN):
+            mean_of_run(out[at : at + _RUN], addresses, 0, len(addresses), at)
 
-    @compiled("void(float32[::1], float32)")
-    def divide(total: Any, number: Any) -> None:
-        for j in range(len(total)):
-            total[j] /= number
-
-    @compiled("void(float32[::1], float32, float32)")
-    def process(values: Any, threshold: Any, scale: Any) -> None:
-        for j in range(len(values)):
-            value = values[j]
-            values[j] = value / scale if value >= threshold else zero
-
-    @compiled("void(float32[::1], float32[::1], float32[::1], float32[::1])")
-    def weigh(numerator: Any, total: Any, weights: Any, deltas: Any) -> None:
-        for j in range(len(numerator)):
-            numerator[j] += weights[j] * deltas[j]
-        for j in range(len(total)):
-            total[j] += weights[j]
-
-    @compiled("UniTuple(int64, 2)(float32[::1], float32[::1], float32, float32)")
-    def conclude(numerator: Any, total: Any, eps0: Any, least: Any) -> Any:
-        for j in range(len(numerator)):
-            numerator[j] = numerator[j] / (total[j] + eps0)
-        positive, enough = np.int32(0), np.int32(0)
-        for j in range(len(total)):
-            positive = np.int32(positive + np.int32(total[j] > zero))
-            enough = np.int32(enough + np.int32(total[j] >= least))
+    @compiled(
+        "UniTuple(int64, 2)(float32[::1], float32[:, ::1], int64[::1], int64[:, ::1], int64,"
+        " float32[::1], float32[::1], float32[::1], float32[:, ::1])"
+    )
+    def base(
+        update: Any, weights: Any, addresses: Any, members: Any, forget: Any,
+        thresholds: Any, scales: Any, numbers: Any, buffers: Any,
+    ) -> Any:  # fmt: skip
+        eps0, least, gamma = numbers[0], numbers[1], numbers[2]
+        positive, enough = 0, 0
+        for at in range(0, len(update), _RUN):
+            n = min(_RUN, len(update) - at)
+            out = update[at : at + n]
+            delta, numerator, total = buffers[1, :n], buffers[2, :n], buffers[3, :n]
+            first = 0
+            for s in range(len(members)):
+                w = buffers[0, :n] if s < forget else weights[s - forget, at : at + n]
+                mean_of_run(w, addresses, first, members[s, 0], at)
+                first += max(members[s, 0], 1)
+                threshold, scale = thresholds[s], scales[s]
+                for j in range(n):
+                    value = w[j]
+                    w[j] = value / scale if value >= threshold else zero
+                mean_of_run(delta, addresses, first, members[s, 1], at)
+                first += max(members[s, 1], 1)
+                if s == 0 or s == forget:
+                    for j in range(n):
+                        numerator[j] = w[j] * delta[j]
+                    for j in range(n):
+                        total[j] = w[j]
+                else:
+                    for j in range(n):
+                        numerator[j] += w[j] * delta[j]
+                    for j in range(n):
+                        total[j] += w[j]
+                if s + 1 == forget or s + 1 == len(members):
+                    some: Any = np.int32(0)
+                    fair: Any = np.int32(0)
+                    for j in range(n):
+                        some = np.int32(some + np.int32(total[j] > zero))
+                        fair = np.int32(fair + np.int32(total[j] >= least))
+                    positive, enough = positive + some, enough + fair
+                    if s + 1 == forget:
+                        for j in range(n):
+                            out[j] = numerator[j] / (total[j] + eps0)
+                    else:
+                        for j in range(n):
+                            out[j] += numerator[j] / (total[j] + eps0)
+            for j in range(n):
+                out[j] *= gamma
         return positive, positive - enough
 
-    @compiled("UniTuple(int64, 4)(float32[::1], float32, float32)")
-    def rank(keys: Any, low: Any, high: Any) -> Any:
-        above_high, from_high, above_low, from_low = np.int32(0), np.int32(0), np.int32(0), np.int32(0)
-        for j in range(len(keys)):
-            key = keys[j]
-            above_high = np.int32(above_high + np.int32(key > high))
-            from_high = np.int32(from_high + np.int32(key >= high))
-            above_low = np.int32(above_low + np.int32(key > low))
-            from_low = np.int32(from_low + np.int32(key >= low))
-        return above_high, from_high, above_low, from_low
+    @compiled(
+        "Tuple((int64, int64, int64, int64, boolean, float32))(float32[::1], int64[::1], float32, float32)"
+    )
+    def scan(keys: Any, addresses: Any, low: Any, high: Any) -> Any:
+        above_high, from_high, above_low, from_low = 0, 0, 0, 0
+        largest, most = np.uint16(0), np.uint32(0)
+        for at in range(0, len(keys), _RUN):
+            run = keys[at : at + _RUN]
+            n = len(run)
+            for i in range(len(addresses)):
+                bits = carray(bits_at(addresses[i] + 2 * at), n)
+                for j in range(n):
+                    largest = max(largest, bits[j])
+            mean_of_run(run, addresses, 0, len(addresses), at)
+            words = run.view(np.uint32)
+            for j in range(n):
+                # Without its sign, and as integers: a loop for the largest float is no vector code.
+                words[j] &= np.uint32(0x7FFFFFFF)
+            for j in range(n):
+                most = max(most, words[j])
+            a: Any = np.int32(0)
+            b: Any = np.int32(0)
+            c: Any = np.int32(0)
+            d: Any = np.int32(0)
+            for j in range(n):
+                a = np.int32(a + np.int32(run[j] > high))
+                b = np.int32(b + np.int32(run[j] >= high))
+                c = np.int32(c + np.int32(run[j] > low))
+                d = np.int32(d + np.int32(run[j] >= low))
+            above_high, from_high, above_low, from_low = (
+                above_high + a,
+                from_high + b,
+                above_low + c,
+                from_low + d,
+            )
+        allowed = largest < np.uint16(_NOT_A_FISHER)
+        return above_high, from_high, above_low, from_low, allowed, as_float(most)
 
     @compiled("void(float32[::1], float32, float32, boolean[::1])")
     def between(keys: Any, low: Any, high: Any, inside: Any) -> None:
         for j in range(len(keys)):
             inside[j] = (keys[j] > low) & (keys[j] < high)
 
-    return Kernels(start, add, divide, process, weigh, conclude, rank, between)
+    @compiled("int64(float32[::1], intp[::1])")
+    def support(weights: Any, index: Any) -> Any:
+        n = 0
+        for j in range(len(weights)):
+            index[n] = j
+            n += weights[j] > zero
+        return n
+
+    return Kernels(mean, base, scan, between, support)

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedforget.merging.compiled import compile_kernels
+from fedforget.merging.compiled import Addresses, compile_kernels
 from fedforget.merging.layout import Scratch
-from fedforget.merging.sources import Source
+from fedforget.merging.sources import Parts, Source
 
 # Numbers whose order is that of the magnitudes they stand for: non-negative floating-point values, or
 # the bit patterns of such values read as integers.
@@ -25,7 +25,7 @@ R = TypeVar("R")
 # A stream this short is gathered and partitioned at once, and so are candidates of a longer one.
 _GATHER = 1 << 20
 # The sample of a longer stream: pieces of this many neighbours, spread evenly; a sixteenth of the stream.
-_PIECE, _PIECES = 1024, 1024
+_PIECE, _PIECES = 1024, 256
 _SAMPLED = 16
 # Standard errors of the sample's quantile that the bracket spans to each side. Neighbours resemble each
 # other, so pieces tell less than as many entries drawn one by one; a miss costs time and nothing else.
@@ -73,35 +73,61 @@ class Stream:
         keys = self._reader(source)
 
         def block(start: int, stop: int) -> R:
-            if self.refuse is not None:
-                dense = (part for part in source.fishers if part.plain is not None)
-                if not all(part.within(start, stop, 0.0) for part in dense):
-                    self.refuse()
+            if self.refuse is not None and not _allowed(source, start, stop):
+                self.refuse()
             return function(keys(start, stop))
 
-        return source.layout.map([source], block)
+        return source.layout.map([self._parts(source)], block)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether a kernel reads all of it; keys are fp32 then."""
+        source = self.source.unread()
+        return not self.as_values and self._addresses(source) is not None
+
+    def scan(self, low: np.float32, high: np.float32) -> list[tuple[list[int], Any, Keys]]:
+        """Do what a :meth:`map` does that ranks keys by a bracket, in one pass over each block."""
+        source, scratch, kernels = self.source.unread(), Scratch(self.source.dtype), compile_kernels()
+        first = self._addresses(source)
+        assert first is not None
+
+        def block(start: int, stop: int) -> tuple[list[int], Any, Keys]:
+            keys = scratch("keys", stop - start).numpy()
+            *counts, allowed, maximum = kernels.scan(keys, first + 2 * start, low, high)
+            if self.refuse is not None and not allowed and not _allowed(source, start, stop):
+                self.refuse()
+            places = np.empty(0, np.intp)
+            if 0 < counts[2] - counts[1] <= len(keys) // 4:
+                inside = np.empty(len(keys), np.bool_)
+                kernels.between(keys, low, high, inside)
+                places = np.flatnonzero(inside)
+            return counts, np.float32(maximum), keys[places]
+
+        return source.layout.map([self._parts(source)], block)
 
     def sample(self, spacing: int) -> list[Keys]:
         """Return the keys of short pieces, one in each ``spacing`` coordinates."""
         source = self.source.unread()
         keys = self._reader(source)
-        pieces = []
+        pieces, parts = [], self._parts(source)
         for start in range(0, self.size, spacing):
             stop = min(start + _PIECE, self.size)
             pieces.append(keys(start, stop).copy())
             # What is read comes with its neighbours.
-            source.release(max(0, start - spacing), min(start + spacing, self.size))
+            parts.release(max(0, start - spacing), min(start + spacing, self.size))
         return pieces
 
     def kind(self) -> torch.dtype:
         """Floating dtype whose bit patterns the keys are."""
         if self.as_values:
             return torch.float64
+        if self.compiled:
+            return torch.float32
         plain = self._bits(self.source.unread())
         return self.source.dtype if plain is None else plain.dtype
 
     def _reader(self, source: Source) -> Callable[[int, int], Keys]:
-        plain = None if self.as_values else self._bits(source)
+        plain = None if self.as_values or self.compiled else self._bits(source)
         if plain is not None:
             bits = plain.view(torch.int16).numpy()
             return lambda start, stop: bits[start:stop] & 0x7FFF
@@ -115,12 +141,23 @@ class Stream:
             return lambda start, stop: magnitudes(start, stop).to(torch.float64).numpy()
         return lambda start, stop: magnitudes(start, stop).numpy()
 
+    def _parts(self, source: Source) -> Parts:
+        return Parts(source.fishers if self.of_fisher else source.deltas)
+
+    def _addresses(self, source: Source) -> Addresses | None:
+        return source.fisher_addresses if self.of_fisher else source.delta_addresses
+
     def _bits(self, source: Source) -> Tensor | None:
         # Without the sign bit, 16-bit floating-point numbers sort as the integers that their bits are.
         parts = source.fishers if self.of_fisher else source.deltas
         plain = parts[0].plain if len(parts) == 1 else None
         narrow = plain is not None and plain.dtype.itemsize == 2 and plain.device.type == "cpu"
         return plain if narrow else None
+
+
+def _allowed(source: Source, start: int, stop: int) -> bool:
+    """Tell whether a block of every dense Fisher is finite and non-negative."""
+    return all(part.within(start, stop, 0.0) for part in source.fishers if part.plain is not None)
 
 
 @dataclass(frozen=True)
@@ -177,11 +214,8 @@ def _bracketed(streams: Sequence[Stream], size: int, k: int) -> tuple[Any, Any]:
     ranks = ranks.clip(0, len(sample) - 1)
     sample.partition(np.unique(ranks))
     low, high = sample[ranks]
-    compiled = all(stream.source.compiled for stream in streams) and sample.dtype == np.float32
 
     def look(keys: Keys) -> tuple[Sequence[int], Any, Keys]:
-        if compiled:
-            return _look_compiled(keys, low, high)
         above_low, below_high = keys > low, keys < high
         counts = [
             int(np.count_nonzero(keys > high)),
@@ -192,7 +226,11 @@ def _bracketed(streams: Sequence[Stream], size: int, k: int) -> tuple[Any, Any]:
         few = counts[2] - counts[1] <= len(keys) // 4
         return counts, keys.max(), keys[above_low & below_high] if few else keys[:0].copy()
 
-    seen = [result for stream in streams for result in stream.map(look)]
+    seen = [
+        result
+        for stream in streams
+        for result in (stream.scan(low, high) if stream.compiled else stream.map(look))
+    ]
     above_high, from_high, above_low, from_low = (sum(one[0][i] for one in seen) for i in range(4))
     maximum = max(one[1] for one in seen)
     if above_high < k <= from_high:
@@ -204,17 +242,6 @@ def _bracketed(streams: Sequence[Stream], size: int, k: int) -> tuple[Any, Any]:
         if len(inside) == above_low - from_high:
             return _kth_of(inside, k - from_high), maximum
     return _refined(streams, k), maximum
-
-
-def _look_compiled(keys: Keys, low: Any, high: Any) -> tuple[Sequence[int], Any, Keys]:
-    kernels = compile_kernels()
-    counts = [int(count) for count in kernels.rank(keys, low, high)]
-    places = np.empty(0, np.intp)
-    if 0 < counts[2] - counts[1] <= len(keys) // 4:
-        inside = np.empty(len(keys), np.bool_)
-        kernels.between(keys, low, high, inside)
-        places = np.flatnonzero(inside)
-    return counts, keys.max(), keys[places]
 
 
 def _refined(streams: Sequence[Stream], k: int) -> Any:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedforget.merging import kernels
-from fedforget.merging.compiled import compile_kernels
+from fedforget.merging.compiled import BASE_BUFFERS, compile_kernels
 from fedforget.merging.inputs import Clients
 from fedforget.merging.layout import Layout, Scratch
 from fedforget.merging.selection import Stream, kept_count, select
@@ -46,10 +46,6 @@ class Sensitivity:
     ) -> Tensor:
         """Processed Fisher of coordinates ``start:stop``; buffers as for :meth:`Source.fisher`."""
         raw = self.source.fisher(start, stop, out, spare)
-        if self.source.compiled:
-            limits = np.float32(self.threshold), np.float32(self.maximum + self.eps0)
-            compile_kernels().process(raw.numpy(), *limits)
-            return raw
         return kernels.top_normalised_(raw, self.maximum, self.threshold, self.eps0)
 
 
@@ -144,9 +140,9 @@ def base_block(
     ``num = w_1 d_1``, then ``num += w_i d_i`` and ``sum += w_i`` in order; the term is
     ``num / (sum + eps0)``. The update is ``(forget term + retain term) gamma``.
     """
+    if s.compiled:
+        return _compiled_block(s, gamma, eps0, start, stop, scratch)
     size = stop - start
-    least = _ATTENUATED * eps0
-    eps0 = max(eps0, torch.finfo(s.dtype).tiny)
     delta, spare = scratch("delta", size), scratch("spare", size)
     terms, retain_weights, support, attenuated = [], [], 0, 0
     for role, members in (("forget", s.forget), ("retain", s.retain)):
@@ -159,24 +155,54 @@ def base_block(
             if i == 0:
                 torch.mul(delta, weights, out=numerator)
                 total.copy_(weights)
-            elif s.compiled:
-                compile_kernels().weigh(*(a.numpy() for a in (numerator, total, weights, delta)))
             else:
                 numerator.add_(delta.mul_(weights))
                 total.add_(weights)
             if role == "retain":
                 retain_weights.append(weights)
-        if s.compiled:
-            counts = compile_kernels().conclude(
-                numerator.numpy(), total.numpy(), np.float32(eps0), np.float32(least)
-            )
-        else:
-            numerator.div_(torch.add(total, eps0, out=spare))
-            counts = _counts(total, least)
+        numerator.div_(torch.add(total, _stabiliser(eps0, s.dtype), out=spare))
+        counts = _counts(total, _ATTENUATED * eps0)
         terms.append(numerator)
-        support, attenuated = support + int(counts[0]), attenuated + int(counts[1])
+        support, attenuated = support + counts[0], attenuated + counts[1]
     update = terms[0] if len(terms) == 1 else terms[0].add_(terms[1])
     return BaseBlock(update.mul_(gamma), support, attenuated, retain_weights)
+
+
+def _compiled_block(
+    s: Sensitivities, gamma: float, eps0: float, start: int, stop: int, scratch: Scratch
+) -> BaseBlock:
+    """Do the same in one pass; only for fp32."""
+    size, roles = stop - start, (*s.forget, *s.retain)
+    update, spare = scratch("update", size), scratch("spare", size)
+    addresses, members = [], []
+    for i, one in enumerate(roles):
+        counts = []
+        for which, first, read in (
+            ("fisher", one.source.fisher_addresses, one.source.fisher),
+            ("delta", one.source.delta_addresses, one.source.delta),
+        ):
+            if first is None:  # what the kernel cannot read, it is given as its mean
+                mean = read(start, stop, scratch((which, i), size), spare)
+                addresses.append(np.array([mean.data_ptr()]))
+                counts.append(0)
+            else:
+                addresses.append(first + 2 * start)
+                counts.append(len(first))
+        members.append(counts)
+    weights = scratch("weights", len(s.retain) * size).view(len(s.retain), size)
+    buffers = scratch("buffers", BASE_BUFFERS[0] * BASE_BUFFERS[1]).view(BASE_BUFFERS)
+    positive, attenuated = compile_kernels().base(
+        update.numpy(), weights.numpy(), np.concatenate(addresses), np.array(members), len(s.forget),
+        np.array([one.threshold for one in roles], np.float32),
+        np.array([one.maximum + one.eps0 for one in roles], np.float32),
+        np.array([_stabiliser(eps0, s.dtype), _ATTENUATED * eps0, gamma], np.float32),
+        buffers.numpy(),
+    )  # fmt: skip
+    return BaseBlock(update, positive, attenuated, list(weights))
+
+
+def _stabiliser(eps0: float, dtype: torch.dtype) -> float:
+    return max(eps0, torch.finfo(dtype).tiny)
 
 
 def _counts(total: Tensor, least: float) -> tuple[int, int]:

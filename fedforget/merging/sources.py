@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedforget.errors import SummaryError
 from fedforget.mapped import Release, open_value
-from fedforget.merging.compiled import Bits, compile_kernels
+from fedforget.merging.compiled import Addresses, compile_kernels
 from fedforget.merging.layout import Layout
 from fedforget.streamed import Streamed
 from fedforget.summaries import ClientSummary, LoraFactors, SparseFisher, all_finite
@@ -34,8 +34,8 @@ class Part(ABC):
     plain: Tensor | None = None
 
     @property
-    def bits(self) -> Bits | None:
-        """The bits of what the client sent, where it is dense bf16 in this computer's memory."""
+    def address(self) -> int | None:
+        """Where the first number is, where the client sent dense bf16 and it is in this computer's memory."""
         return None
 
     def __init__(self, release: Release) -> None:
@@ -48,6 +48,21 @@ class Part(ABC):
     @abstractmethod
     def within(self, start: int, stop: int, least: float) -> bool:
         """Tell whether coordinates are finite and at least ``least``; some parts look at all of them."""
+
+
+class Parts:
+    """Some parts, read together."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+
+    def open(self) -> None:
+        """Do nothing: parts are open."""
+
+    def release(self, start: int, stop: int) -> None:
+        """Give the memory of some coordinates back, where it is a file's."""
+        for part in self._parts:
+            part.release(start, stop)
 
 
 # From these bits on, a number of 16 bits without its sign is infinite or NaN.
@@ -64,13 +79,14 @@ def _narrow(plain: Tensor) -> NDArray[np.uint16] | None:
 class _Dense(Part):
     def __init__(self, value: Tensor, release: Release) -> None:
         super().__init__(release)
-        self.plain: Tensor = value.detach().reshape(-1)
+        self.plain: Tensor = value.detach().reshape(-1).contiguous()
         self._narrow = _narrow(self.plain)
 
     @property
-    def bits(self) -> Bits | None:
-        """The bits of what the client sent, where it is bf16 and in this computer's memory."""
-        return self._narrow if self.plain.dtype == torch.bfloat16 else None
+    def address(self) -> int | None:
+        """Where the first number is, where it is bf16 and in this computer's memory."""
+        bf16 = self._narrow is not None and self.plain.dtype == torch.bfloat16
+        return self.plain.data_ptr() if bf16 else None
 
     def read(self, start: int, stop: int, out: Tensor) -> None:
         out.copy_(self.plain[start:stop])
@@ -217,8 +233,7 @@ class Source:
 
     def release(self, start: int, stop: int) -> None:
         """Give the memory of some coordinates back, where it is a file's."""
-        for part in (*self.deltas, *self.fishers):
-            part.release(start, stop)
+        Parts([*self.deltas, *self.fishers]).release(start, stop)
 
     def delta(self, start: int, stop: int, out: Tensor | None = None, spare: Tensor | None = None) -> Tensor:
         """Mean task vector of some coordinates.
@@ -229,22 +244,40 @@ class Source:
         out, spare : Tensor, optional
             Buffers of ``stop - start`` entries in the working dtype: for the result, and to read into.
         """
-        return self._mean(self.deltas, start, stop, out, spare)
+        return self._mean(self.deltas, self.delta_addresses, start, stop, out, spare)
 
     def fisher(self, start: int, stop: int, out: Tensor | None = None, spare: Tensor | None = None) -> Tensor:
         """Mean raw Fisher of some coordinates; see :meth:`delta`."""
-        return self._mean(self.fishers, start, stop, out, spare)
+        return self._mean(self.fishers, self.fisher_addresses, start, stop, out, spare)
+
+    @cached_property
+    def delta_addresses(self) -> Addresses | None:
+        """Where the members' task vectors begin, in bf16, where the kernels read all of them."""
+        return self._addresses(self.deltas)
+
+    @cached_property
+    def fisher_addresses(self) -> Addresses | None:
+        """Where the members' raw Fishers begin; see :attr:`delta_addresses`."""
+        return self._addresses(self.fishers)
+
+    def _addresses(self, parts: Sequence[Part]) -> Addresses | None:
+        addresses = [part.address for part in parts] if self.compiled else [None]
+        return None if None in addresses else np.array(addresses, np.int64)
 
     def _mean(
-        self, parts: Sequence[Part], start: int, stop: int, out: Tensor | None, spare: Tensor | None
+        self,
+        parts: Sequence[Part],
+        addresses: Addresses | None,
+        start: int,
+        stop: int,
+        out: Tensor | None,
+        spare: Tensor | None,
     ) -> Tensor:
         size = stop - start
         total = torch.empty(size, dtype=self.dtype) if out is None else out
-        if self.compiled:
-            bits = [part.bits for part in parts]
-            if all(one is not None for one in bits):
-                _mean_of_bits(total, [one[start:stop] for one in bits if one is not None])
-                return total
+        if addresses is not None:
+            compile_kernels().mean(total.numpy(), addresses + 2 * start)
+            return total
         parts[0].read(start, stop, total)
         if len(parts) == 1:
             return total
@@ -253,12 +286,3 @@ class Source:
             part.read(start, stop, one)
             total.add_(one)
         return total.div_(len(parts))
-
-
-def _mean_of_bits(total: Tensor, members: Sequence[Bits]) -> None:
-    kernels, sums = compile_kernels(), total.numpy()
-    kernels.start(sums, members[0])
-    for bits in members[1:]:
-        kernels.add(sums, bits)
-    if len(members) > 1:
-        kernels.divide(sums, np.float32(len(members)))

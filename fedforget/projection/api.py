@@ -122,9 +122,9 @@ def _solve(
     certificate = trivial(flat.dtype)
     if epsilon == 0.0:
         # The limit of equation (8) as the multipliers grow; no finite multiplier attains it.
-        multipliers[[bool((flat[one.index] != 0).any()) for one in fishers]] = np.inf
+        multipliers[[bool((flat[one.places] != 0).any()) for one in fishers]] = np.inf
         for one in fishers:
-            flat[one.index] = 0.0
+            flat[one.places] = 0.0
         return torch.from_numpy(multipliers), torch.zeros(len(fishers), dtype=torch.float64), certificate
     values = np.array([damage(flat, one) for one in fishers], dtype=np.float64)
     # A base that is feasible but for the order of a sum takes part, to hold its budget in any order.
@@ -135,11 +135,11 @@ def _solve(
     problem = reduce_problem(flat, fishers, epsilon, violated, values[violated])
     delivered = _deliver(problem, flat.dtype, epsilon, solver, eps0)
     if delivered is None:
-        flat[problem.index] = 0.0
+        flat[problem.places] = 0.0
         multipliers[violated], values[violated] = np.inf, 0.0
         certificate = zeroed(problem, flat.dtype)
     else:
-        flat[problem.index] = delivered.values
+        flat[problem.places] = delivered.values
         multipliers[violated] = problem.true_multipliers(delivered.multipliers)
         certificate, after = certify(
             problem, delivered.values, delivered.multipliers, delivered.before_rounding, flat.dtype

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,8 @@ _ATTEMPTS = 4
 _NEAR = 1e-3
 # From this many coordinates on, what rounding adds is predicted: a second solution costs more passes.
 _PREDICTED = 1 << 13
+# From this many on it is predicted from every so many-th coordinate; odd, as a matrix's width seldom is.
+_SAMPLED, _STRIDE = 1 << 20, 7
 # Relative rounding errors have a standard deviation of about 0.22 machine epsilons; squares have twice that.
 _DEVIATIONS = 3.0 * 0.44
 _INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -86,9 +89,15 @@ def deliver_exact(problem: Problem, dtype: torch.dtype) -> Delivered | None:
 
 def _allowance(problem: Problem, point: Point, dtype: torch.dtype) -> Vector:
     """Return the part of each budget, at most 1, that what rounding adds will fill up to the whole."""
-    rounded = point.rounded or rounding(problem, point.multipliers, dtype)
-    bias = np.maximum(rounded.damages / point.damages, 1.0)
-    noise = _DEVIATIONS * torch.finfo(dtype).eps * rounded.spread
+    rounded, damages_, spare = point.rounded, point.damages, 1.0
+    if rounded is None:
+        if len(problem.base) >= _SAMPLED:
+            problem, spare = problem.sample(_STRIDE), math.sqrt(1.0 + 1.0 / _STRIDE)
+            damages_ = damages(problem, point.multipliers)
+        rounded = rounding(problem, point.multipliers, dtype)
+    bias = np.maximum(rounded.damages / damages_, 1.0)
+    # What a sample says of the bias is off by the sample's own noise, and the whole adds its own.
+    noise = spare * _DEVIATIONS * torch.finfo(dtype).eps * rounded.spread
     return np.asarray((1.0 - noise) / bias)
 
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedforget.projection.sparse import FisherSupport, exponent, rescaled, take, times_power_
+from fedforget.projection.sparse import FisherSupport, Places, exponent, rescaled, times_power_
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -20,7 +20,7 @@ Matrix = NDArray[np.float64]
 _BLOCK = 1 << 15
 # Coordinates of the whole tensor per step while the matrix is built, and entries of a single row.
 _CHUNK = 1 << 22
-_STEP = 1 << 18
+_STEP = 1 << 17
 # Rescaled entries above this keep all their bits in fp32.
 _FP32_FLOOR = 2.0**-100
 _SMALLEST_BUDGET = 2.0**-900
@@ -39,8 +39,8 @@ class Problem:
 
     Attributes
     ----------
-    index : Tensor
-        int64 ``[n]``, the coordinates in the flattened tensor.
+    places : Tensor or slice
+        The ``n`` coordinates in the flattened tensor: int64 ``[n]``, or a slice.
     base : ndarray
         fp64 ``[n]``, the base update, rescaled.
     fishers : ndarray
@@ -59,7 +59,7 @@ class Problem:
         fp64 ``[v]``, the base's damages in rescaled units.
     """
 
-    index: Tensor
+    places: Places
     base: Vector
     fishers: NDArray[np.floating]
     clients: NDArray[np.int64]
@@ -124,31 +124,35 @@ class Problem:
         -------
         Problem or None
             For a single client whose Fisher takes few values, as one that came in bf16 does, however it was
-            scaled; its ``index`` is empty. None for another one.
+            scaled; its ``places`` are empty. None for another one.
         """
         if len(self.fishers) > 1 or self.fishers.dtype != np.float32:
             return None
         fishers = self.fishers[0]
         # Two numbers that bf16 tells apart differ, after one product or quotient, in these bits.
-        keys = fishers.view(np.int32) >> 15
-        keys -= keys.min()
-        values = np.zeros(int(keys.max()) + 1, np.float32)
-        values[keys] = fishers
-        sums = np.zeros(len(values))
-        for start in range(0, len(keys), _STEP):
-            part = slice(start, start + _STEP)
-            if not np.array_equal(values[keys[part]], fishers[part]):
+        bits = fishers.view(np.int32)
+        low, high = (int(end) >> 15 for end in (bits.min(), bits.max()))
+        values, sums = np.zeros(high - low + 1, np.float32), np.zeros(high - low + 1)
+        for start in range(0, len(bits), _STEP):
+            part, before = slice(start, start + _STEP), values.copy()
+            keys = bits[part] >> 15
+            keys -= low
+            values[keys] = fishers[part]
+            known = before > 0.0
+            if not (
+                np.array_equal(values[keys], fishers[part]) and np.array_equal(values[known], before[known])
+            ):
                 return None
-            sums += np.bincount(keys[part], np.square(self.base[part]), len(values))
+            sums += np.bincount(keys, np.square(self.base[part]), len(values))
         on = np.flatnonzero(values)
-        return replace(self, index=self.index[:0], base=np.sqrt(sums[on]), fishers=values[on][None])
+        return replace(self, places=slice(0, 0), base=np.sqrt(sums[on]), fishers=values[on][None])
 
     def sample(self, stride: int) -> Problem:
-        """Take every ``stride``-th coordinate; the budgets stay those of the whole problem."""
+        """Take every ``stride``-th coordinate, without places; the budgets stay those of the whole."""
         part = slice(None, None, stride)
         return replace(
             self,
-            index=self.index[part],
+            places=slice(0, 0),
             base=np.ascontiguousarray(self.base[part]),
             fishers=np.ascontiguousarray(self.fishers[:, part]),
         )
@@ -166,54 +170,58 @@ def reduce_problem(
     ``before`` holds the base's damages to the violated clients.
     """
     acting = [_where_non_zero(base, fishers[k]) for k in violated]
-    index = acting[0].index if len(acting) == 1 else _union(acting, base.numel())
-    values = take(base, index)
+    places = acting[0].places if len(acting) == 1 else _union(acting, base.numel())
+    values = base[places]
     power = exponent(float(values.abs().max()))
     powers = np.array([exponent(float(one.values.max())) for one in acting], dtype=np.int64)
     divisors = np.array([one.divisor for one in acting])
     with np.errstate(over="ignore", under="ignore"):
         budgets = np.ldexp(epsilon * divisors, -(2 * power + powers))
         start = np.ldexp(before * divisors, -(2 * power + powers))
-    matrix = _matrix(acting, index, powers)
-    return Problem(index, rescaled(values, -power), matrix, violated, powers, divisors, power, budgets, start)
+    matrix = _matrix(acting, places, powers)
+    return Problem(
+        places, rescaled(values, -power), matrix, violated, powers, divisors, power, budgets, start
+    )
 
 
 def _where_non_zero(base: Tensor, fisher: FisherSupport) -> FisherSupport:
-    values = take(base, fisher.index)
+    values = base[fisher.places]
     if bool(values.abs().min() > 0):  # several times as fast as the comparison of every value
         return fisher
-    keep = values != 0
-    return FisherSupport(fisher.index[keep], fisher.values[keep], fisher.divisor)
+    return fisher.where(values != 0)
 
 
 def _union(fishers: Sequence[FisherSupport], size: int) -> Tensor:
     taking_part = torch.zeros(size, dtype=torch.bool)
     for one in fishers:
-        taking_part[one.index] = True
+        taking_part[one.places] = True
     return torch.nonzero(taking_part).squeeze(1)
 
 
 def _matrix(
-    fishers: Sequence[FisherSupport], index: Tensor, powers: NDArray[np.int64]
+    fishers: Sequence[FisherSupport], places: Places, powers: NDArray[np.int64]
 ) -> NDArray[np.floating]:
     """Lay the rescaled Fishers out over the union of their supports."""
     narrow = all(
         one.values.dtype != torch.float64 and np.ldexp(float(one.values.min()), -power) >= _FP32_FLOOR
         for one, power in zip(fishers, powers, strict=True)
     )
-    matrix = np.zeros((len(fishers), len(index)), np.float32 if narrow else np.float64)
-    if len(fishers) == 1:
-        for start in range(0, len(index), _STEP):
+    kind = np.float32 if narrow else np.float64
+    if isinstance(places, slice) or len(fishers) == 1:
+        matrix = np.empty((1, len(fishers[0].values)), kind)
+        for start in range(0, matrix.size, _STEP):
             part = slice(start, start + _STEP)
             matrix[0, part] = rescaled(fishers[0].values[part], -int(powers[0]))
         return matrix
+    matrix = np.zeros((len(fishers), len(places)), kind)
     position = torch.empty(_CHUNK, dtype=torch.int64)
-    for start in range(0, int(index[-1]) + 1, _CHUNK):
-        first, last = _cut(index, start)
-        position[index[first:last] - start] = torch.arange(first, last)
+    positions = [one.positions for one in fishers]
+    for start in range(0, int(places[-1]) + 1, _CHUNK):
+        first, last = _cut(places, start)
+        position[places[first:last] - start] = torch.arange(first, last)
         for row, one in enumerate(fishers):
-            low, high = _cut(one.index, start)
-            where = position[one.index[low:high] - start].numpy()
+            low, high = _cut(positions[row], start)
+            where = position[positions[row][low:high] - start].numpy()
             matrix[row, where] = rescaled(one.values[low:high], -int(powers[row]))
     return matrix
 

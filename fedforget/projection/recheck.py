@@ -13,7 +13,7 @@ from torch import Tensor
 from fedforget.projection.certificate import Certificate, certify, trivial, zeroed
 from fedforget.projection.delivery import SUMMATION
 from fedforget.projection.problem import reduce_problem
-from fedforget.projection.sparse import FisherSupport, damage
+from fedforget.projection.sparse import FisherSupport, Places, damage
 from fedforget.projection.threads import one_blas_thread
 
 
@@ -52,14 +52,15 @@ def recheck(
         values = np.array([damage(base, one) for one in retain_fishers], dtype=np.float64)
         acting = (values > epsilon * (1.0 - SUMMATION)) | ((scales > 0.0) & (values > 0.0))
         clients = np.flatnonzero(acting)
-        certificate, touched = trivial(update.dtype), torch.empty(0, dtype=torch.int64)
+        certificate = trivial(update.dtype)
+        touched: Places = slice(0, 0)
         if epsilon == 0.0:
-            touched = torch.cat([one.index for one in retain_fishers])
+            touched = torch.cat([one.positions for one in retain_fishers])
             if bool(update[touched].any()):
                 certificate = replace(certificate, primal=math.inf, certified=False)
         elif clients.size:
             problem = reduce_problem(base, retain_fishers, epsilon, clients, values[clients])
-            touched = problem.index
+            touched = problem.places
             if problem.in_range and np.isfinite(scales).all():
                 rescaled = problem.rescaled_multipliers(scales[clients])
                 certificate, _ = certify(problem, update[touched], rescaled, 0.0, update.dtype)

@@ -12,6 +12,9 @@ from torch import Tensor
 
 from fedforget.errors import SummaryError
 
+# Positions in a flattened weight, or a slice of it.
+Places = Tensor | slice
+
 # Coordinates per step over a dense tensor.
 _CHUNK = 1 << 18
 # Entries per step over a support: 256 KiB of fp64, so that temporaries stay in cache.
@@ -26,17 +29,32 @@ class FisherSupport:
 
     Attributes
     ----------
-    index : Tensor
-        int64 ``[n]``, strictly ascending positions in the flattened weight; on the CPU.
+    index : Tensor or None
+        int64 ``[n]``, strictly ascending positions in the flattened weight; on the CPU. None where every
+        coordinate is in the support.
     values : Tensor
         ``[n]``, any floating dtype, positive and finite; on the CPU.
     divisor : float, default 1.0
         Positive and finite.
     """
 
-    index: Tensor
+    index: Tensor | None
     values: Tensor
     divisor: float = 1.0
+
+    @property
+    def places(self) -> Places:
+        """What to index the flattened weight with."""
+        return slice(0, None) if self.index is None else self.index
+
+    @property
+    def positions(self) -> Tensor:
+        """The index, spelled out."""
+        return torch.arange(len(self.values)) if self.index is None else self.index
+
+    def where(self, keep: Tensor) -> FisherSupport:
+        """Return the entries that a boolean ``[n]`` tells to keep."""
+        return FisherSupport(self.positions[keep], self.values[keep], self.divisor)
 
     def check(self, name: str, size: int) -> None:
         """Check that this is a Fisher diagonal of a weight with ``size`` coordinates.
@@ -52,9 +70,16 @@ class FisherSupport:
         if not 0.0 < self.divisor < math.inf:
             raise SummaryError(f"{name} has divisor {self.divisor}; it must be positive and finite")
         index = self.index
-        if index.dtype != torch.int64 or index.shape != (n,) or self.values.shape != (n,):
+        if index is None:
+            if self.values.shape != (size,):
+                raise SummaryError(
+                    f"{name}: without an index, it must have a value for each of {size} coordinates"
+                )
+        elif index.dtype != torch.int64 or index.shape != (n,) or self.values.shape != (n,):
             raise SummaryError(f"{name}: its index must be int64 and as long as its values")
-        if n and not (int(index[0]) >= 0 and int(index[-1]) < size and bool((index[1:] > index[:-1]).all())):
+        elif n and not (
+            int(index[0]) >= 0 and int(index[-1]) < size and bool((index[1:] > index[:-1]).all())
+        ):
             raise SummaryError(f"{name}: its index does not ascend within the {size} coordinates")
         if n:
             _check_range(name, self.values)
@@ -98,7 +123,7 @@ def damage(update: Tensor, fisher: FisherSupport) -> float:
     if not fisher.values.numel():
         return 0.0
     c, total, largest = exponent(float(fisher.values.max())), 0.0, 0.0
-    values = take(update, fisher.index)
+    values = update[fisher.places]
     largest = float(values.abs().max())
     if largest == 0.0:
         return 0.0
@@ -127,11 +152,6 @@ def times_power_(values: NDArray[np.float64], power: int) -> NDArray[np.float64]
     if -1000 < power < 1000:
         return np.multiply(values, 2.0**power, out=values)
     return np.ldexp(values, power, out=values)
-
-
-def take(update: Tensor, index: Tensor) -> Tensor:
-    """Return the entries at ascending places: the update itself where these are all places there are."""
-    return update if len(index) == update.numel() else update[index]
 
 
 def _check_range(name: str, values: Tensor) -> None:

@@ -78,7 +78,7 @@ def test_at_most_twelve_passes(m, d, monkeypatch):
 
     monkeypatch.setattr(Problem, "blocks", counted)
     result = project(base, fishers, epsilon)
-    union = len(torch.unique(torch.cat([f.index for f in fishers])))
+    union = len(torch.unique(torch.cat([f.positions for f in fishers])))
     # One more for the damages of the base, which are summed before there is a problem.
     assert read[0] / union + 1 <= 12
     assert result.certificate.certified
