@@ -15,6 +15,7 @@ import mmap
 import os
 import resource
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -93,7 +94,10 @@ def stages(folder: Path, engine: str) -> tuple[Clock, int]:
         merged, support, _ = clock(
             "base merge", lambda s=s, d=dtype: base.merge_base(s, parameters, d, collect=True)
         )
-        clock("projection", lambda m=merged, u=support: base.project_onto_budgets(m, u, EPSILON, "exact"))
+        clock(
+            "projection",
+            partial(base.project_onto_budgets, merged, support, EPSILON, "exact", compiled=s.compiled),
+        )
         clock("norm", lambda m=merged: math.sqrt(layout.squared_norm(m)))
     return clock, max(1, len(clients.names) - 1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedforget.merging.compiled import compile_kernels
-from fedforget.merging.layout import Scratch, squares
+from fedforget.merging.layout import BLOCK, Scratch, squares
 from fedforget.merging.sensitivities import BaseBlock, Sensitivities, base_block
 from fedforget.parameters import Scaled, fraction, positive
 from fedforget.projection import FisherSupport, project, solved_budget
@@ -45,6 +46,10 @@ class Support:
     fishers: Tensor
 
 
+# Counted from the start of a block, which has at most 2^16 coordinates.
+Places = NDArray[np.uint16]
+
+
 @dataclass(frozen=True)
 class _Seen:
     """What one block tells."""
@@ -54,8 +59,8 @@ class _Seen:
     support: int
     attenuated: int
     start: int
-    index: NDArray[np.uint16]
-    fishers: list[NDArray[np.floating]]
+    index: Places
+    fishers: list[NDArray[Any]]
 
 
 def merge_base(
@@ -110,30 +115,45 @@ def merge_base(
 
 
 def _look(base: BaseBlock, rounded: Tensor, start: int, collect: bool, compiled: bool) -> _Seen:
-    damage, union = [], np.zeros(0, dtype=np.intp)
+    single = len(base.retain_weights) == 1
+    see = _on_support_compiled if compiled and rounded.dtype == torch.bfloat16 else _on_support
+    damage: list[float] = []
+    union: Places = np.empty(0, np.uint16)
+    fishers: list[NDArray[Any]] = []
     for weights in base.retain_weights:
-        index = _support_of(weights, compiled)
-        # Equation (6) on the support, in fp64.
-        f = weights.numpy()[index].astype(np.float64)
-        x = rounded.index_select(0, torch.from_numpy(index)).to(torch.float64).numpy()
-        damage.append(0.5 * float(np.add.reduce(f * x * x)))
-        if collect:
-            union = index if len(base.retain_weights) == 1 else np.union1d(union, index)
-    fishers = [weights.numpy()[union] for weights in base.retain_weights] if collect else []
-    # Counted from the start of the block, which has at most 2^16 coordinates: a quarter of the memory.
-    local = union.astype(np.uint16)
-    return _Seen(squares(rounded), damage, base.support, base.attenuated, start, local, fishers)
+        index, values, terms = see(weights, rounded)
+        damage.append(0.5 * float(np.add.reduce(terms)))
+        if collect and single:
+            union, fishers = index.copy(), [values.copy()]
+        elif collect:
+            union = np.union1d(union, index)
+    if collect and not single:
+        fishers = [weights.numpy()[union] for weights in base.retain_weights]
+    return _Seen(squares(rounded), damage, base.support, base.attenuated, start, union, fishers)
 
 
-def _support_of(weights: Tensor, compiled: bool) -> NDArray[np.intp]:
-    """Where a processed Fisher is positive; overwritten by the next call in this thread where compiled."""
-    if not compiled:
-        return np.flatnonzero(weights.numpy() > 0.0)
-    index: NDArray[np.intp] = _index("index", weights.numel()).numpy()
-    return index[: compile_kernels().support(weights.numpy(), index)]
+def _on_support(weights: Tensor, rounded: Tensor) -> tuple[Places, NDArray[Any], NDArray[np.float64]]:
+    """Where a processed Fisher is positive: the places, its values, the terms of equation (6) in fp64."""
+    index = np.flatnonzero(weights.numpy() > 0.0)
+    values = weights.numpy()[index]
+    f = values.astype(np.float64)
+    x = rounded.index_select(0, torch.from_numpy(index)).to(torch.float64).numpy()
+    return index.astype(np.uint16), values, f * x * x
 
 
-_index = Scratch(torch.int64)
+def _on_support_compiled(
+    weights: Tensor, rounded: Tensor
+) -> tuple[Places, NDArray[Any], NDArray[np.float64]]:
+    """Do the same for a bf16 update, into arrays that the next call in this thread overwrites."""
+    if not hasattr(_local, "arrays"):
+        _local.arrays = np.empty(BLOCK, np.uint16), np.empty(BLOCK, np.float32), np.empty(BLOCK)
+    index, values, terms = _local.arrays
+    bits = rounded.view(torch.uint16).numpy()
+    n = compile_kernels().look(weights.numpy(), bits, index, values, terms)
+    return index[:n], values[:n], terms[:n]
+
+
+_local = threading.local()
 
 
 def _support(s: Sensitivities, seen: list[_Seen]) -> Support:
@@ -151,7 +171,9 @@ def _support(s: Sensitivities, seen: list[_Seen]) -> Support:
     return Support(index, fishers)
 
 
-def project_onto_budgets(base: Tensor, support: Support, epsilon: float, solver: str) -> dict[str, Any]:
+def project_onto_budgets(
+    base: Tensor, support: Support, epsilon: float, solver: str, *, compiled: bool = False
+) -> dict[str, Any]:
     """Project a base merge in place, on the coordinates that a retain client minds; return the report."""
     flat = base.view(-1)
     # The paper's routine is to be as in the paper, which promises less.
@@ -159,7 +181,7 @@ def project_onto_budgets(base: Tensor, support: Support, epsilon: float, solver:
     fishers: list[Tensor | FisherSupport] = list(support.fishers)
     if len(fishers) == 1:  # the support is its own
         fishers = [FisherSupport(None, support.fishers[0])]
-    projection = project(flat.index_select(0, support.index), fishers, budget, solver)
+    projection = project(flat.index_select(0, support.index), fishers, budget, solver, compiled=compiled)
     for at in range(0, len(support.index), _PLACES):
         part = slice(at, at + _PLACES)
         flat.index_copy_(0, support.index[part].long(), projection.update[part])

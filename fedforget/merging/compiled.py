@@ -13,25 +13,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedforget.errors import ConfigError
+from fedforget.jit import array_at, as_float, compiled
 
 ENGINES = ("auto", "torch", "numba")
 
 # Coordinates per client from which compiling, two seconds or three at the first use, is worth its time.
 _WORTH = 1 << 28
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 # Coordinates per run: the five buffers of a base merge fit into 32 KiB.
-_RUN = 1024
+RUN = 1024
 
 # Shape of what the base merge's kernel works in, for one thread.
-BASE_BUFFERS = (4, _RUN)
+BASE_BUFFERS = (4, RUN)
 
 # From these bits on, a bf16 number is infinite, NaN or negative.
 _NOT_A_FISHER = 0x7F80
@@ -75,70 +74,44 @@ class Kernels(NamedTuple):
         row of ``weights``; returns how many sums of weights are positive, and how many of these are below
         the least.
     scan : callable
-        ``(keys, addresses, low, high)``: the mean's magnitudes. Writes them; returns how many are above
-        ``high``, from ``high``, above ``low``, from ``low``, whether every client's number is finite and
-        non-negative, and the largest magnitude.
-    between : callable
-        ``(keys, low, high, inside)``: tell of each key whether it lies between.
-    support : callable
-        ``(weights, index)``: write where weights are positive; returns how many are.
+        ``(size, addresses, low, high, inside, buffers)``: magnitudes of the mean of ``size`` coordinates.
+        Returns how many are above ``high``, from ``high``, above ``low``, from ``low``, whether every number
+        of a client is finite and non-negative, and the largest magnitude. Writes those between into
+        ``inside``, of ``size`` too; ``buffers`` are fp32 and uint8 ``[RUN]``.
+    look : callable
+        ``(weights, bits, index, fishers, terms)``: where a processed Fisher is positive, write the place, the
+        Fisher, and the term ``F x^2`` of equation (6) in fp64, for a bf16 update; returns how many there are.
     """
 
     mean: Callable[[Any, Addresses], None]
     base: Callable[[Any, Any, Addresses, Any, int, Any, Any, Any, Any], tuple[int, int]]
-    scan: Callable[[Any, Addresses, np.float32, np.float32], tuple[int, int, int, int, bool, float]]
-    between: Callable[[Any, np.float32, np.float32, NDArray[np.bool_]], None]
-    support: Callable[[Any, NDArray[np.intp]], int]
+    scan: Callable[
+        [int, Addresses, np.float32, np.float32, Any, Any, Any], tuple[int, int, int, int, bool, float]
+    ]
+    look: Callable[[Any, Any, Any, Any, Any], int]
 
 
 @cache
 def compile_kernels() -> Kernels:
     """Compile the kernels, once in a process: about three seconds."""
-    import numba
-    from llvmlite import ir
-    from numba.extending import intrinsic
-
-    def reinterpret(context: Any, bits: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.bitcast(arguments[0], ir.FloatType())
-
-        return numba.float32(numba.uint32), generate
-
-    def pointer(kind: Any) -> Any:
-        def at(context: Any, address: Any) -> Any:
-            def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-                return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
-
-            return pointer_to(kind)(numba.int64), generate
-
-        return intrinsic(at)
-
-    pointer_to: Any = numba.types.CPointer
-    as_float: Any = intrinsic(reinterpret)
-    bits_at, floats_at = pointer(numba.uint16), pointer(numba.float32)
-
-    def compiled(signature: str | None = None) -> Callable[[F], F]:
-        # NumPy's division: a test for zero in every step would keep the loop from becoming vector code.
-        return cast(Callable[[F], F], numba.njit(signature, nogil=True, error_model="numpy"))
-
-    carray: Any = vars(numba)["carray"]  # not among what its types export
+    widened, bits_at, floats_at = as_float(), array_at("uint16"), array_at("float32")
     zero = np.float32(0.0)
 
     @compiled()
     def mean_of_run(out: Any, addresses: Any, first: Any, count: Any, at: Any) -> None:
         n = len(out)
         if count == 0:
-            floats = carray(floats_at(addresses[first] + 4 * at), n)
+            floats = floats_at(addresses[first] + 4 * at, n)
             for j in range(n):
                 out[j] = floats[j]
             return
-        bits = carray(bits_at(addresses[first] + 2 * at), n)
+        bits = bits_at(addresses[first] + 2 * at, n)
         for j in range(n):
-            out[j] = as_float(np.uint32(bits[j]) << np.uint32(16))
+            out[j] = widened(np.uint32(bits[j]) << np.uint32(16))
         for i in range(first + 1, first + count):
-            bits = carray(bits_at(addresses[i] + 2 * at), n)
+            bits = bits_at(addresses[i] + 2 * at, n)
             for j in range(n):
-                out[j] += as_float(np.uint32(bits[j]) << np.uint32(16))
+                out[j] += widened(np.uint32(bits[j]) << np.uint32(16))
         if count > 1:
             number = np.float32(count)
             for j in range(n):
@@ -146,8 +119,8 @@ def compile_kernels() -> Kernels:
 
     @compiled("void(float32[::1], int64[::1])")
     def mean(out: Any, addresses: Any) -> None:
-        for at in range(0, len(out), _RUN):
-            mean_of_run(out[at : at + _RUN], addresses, 0, len(addresses), at)
+        for at in range(0, len(out), RUN):
+            mean_of_run(out[at : at + RUN], addresses, 0, len(addresses), at)
 
     @compiled(
         "UniTuple(int64, 2)(float32[::1], float32[:, ::1], int64[::1], int64[:, ::1], int64,"
@@ -159,8 +132,8 @@ def compile_kernels() -> Kernels:
     ) -> Any:  # fmt: skip
         eps0, least, gamma = numbers[0], numbers[1], numbers[2]
         positive, enough = 0, 0
-        for at in range(0, len(update), _RUN):
-            n = min(_RUN, len(update) - at)
+        for at in range(0, len(update), RUN):
+            n = min(RUN, len(update) - at)
             out = update[at : at + n]
             delta, numerator, total = buffers[1, :n], buffers[2, :n], buffers[3, :n]
             first = 0
@@ -202,16 +175,18 @@ def compile_kernels() -> Kernels:
         return positive, positive - enough
 
     @compiled(
-        "Tuple((int64, int64, int64, int64, boolean, float32))(float32[::1], int64[::1], float32, float32)"
+        "Tuple((int64, int64, int64, int64, boolean, float32))"
+        "(int64, int64[::1], float32, float32, float32[::1], float32[::1], uint8[::1])"
     )
-    def scan(keys: Any, addresses: Any, low: Any, high: Any) -> Any:
-        above_high, from_high, above_low, from_low = 0, 0, 0, 0
+    def scan(size: Any, addresses: Any, low: Any, high: Any, inside: Any, keys: Any, flags: Any) -> Any:
+        above_high, from_high, above_low, from_low, found = 0, 0, 0, 0, 0
         largest, most = np.uint16(0), np.uint32(0)
-        for at in range(0, len(keys), _RUN):
-            run = keys[at : at + _RUN]
-            n = len(run)
+        eights = flags.view(np.uint64)
+        for at in range(0, size, RUN):
+            n = min(RUN, size - at)
+            run = keys[:n]
             for i in range(len(addresses)):
-                bits = carray(bits_at(addresses[i] + 2 * at), n)
+                bits = bits_at(addresses[i] + 2 * at, n)
                 for j in range(n):
                     largest = max(largest, bits[j])
             mean_of_run(run, addresses, 0, len(addresses), at)
@@ -236,20 +211,29 @@ def compile_kernels() -> Kernels:
                 above_low + c,
                 from_low + d,
             )
+            if c == b:
+                continue
+            for j in range(n):
+                flags[j] = (run[j] > low) & (run[j] < high)
+            flags[n : (n + 7) // 8 * 8] = 0
+            for word in range((n + 7) // 8):
+                if eights[word]:  # few are set
+                    for j in range(8 * word, min(8 * word + 8, n)):
+                        inside[found] = run[j]
+                        found += flags[j]
         allowed = largest < np.uint16(_NOT_A_FISHER)
-        return above_high, from_high, above_low, from_low, allowed, as_float(most)
+        return above_high, from_high, above_low, from_low, allowed, widened(most)
 
-    @compiled("void(float32[::1], float32, float32, boolean[::1])")
-    def between(keys: Any, low: Any, high: Any, inside: Any) -> None:
-        for j in range(len(keys)):
-            inside[j] = (keys[j] > low) & (keys[j] < high)
-
-    @compiled("int64(float32[::1], intp[::1])")
-    def support(weights: Any, index: Any) -> Any:
+    @compiled("int64(float32[::1], uint16[::1], uint16[::1], float32[::1], float64[::1])")
+    def look(weights: Any, bits: Any, index: Any, fishers: Any, terms: Any) -> Any:
         n = 0
         for j in range(len(weights)):
-            index[n] = j
-            n += weights[j] > zero
+            fisher = weights[j]
+            index[n], fishers[n] = j, fisher
+            n += fisher > zero
+        for i in range(n):
+            x = np.float64(widened(np.uint32(bits[index[i]]) << np.uint32(16)))
+            terms[i] = np.float64(fishers[i]) * x * x
         return n
 
-    return Kernels(mean, base, scan, between, support)
+    return Kernels(mean, base, scan, look)

@@ -62,7 +62,8 @@ def firm(clients: Clients, p: FirmParameters) -> Plan:
         base, support, report = merge_base(sensitivities, p, clients.dtype(name), collect=constrained)
         if not constrained or not (math.isfinite(report["base_norm"]) or bool(torch.isfinite(base).all())):
             return base, report  # the merge itself tells of an overflow
-        return base, report | project_onto_budgets(base, support, p.epsilon, p.solver)
+        compiled = sensitivities.compiled
+        return base, report | project_onto_budgets(base, support, p.epsilon, p.solver, compiled=compiled)
 
     return Plan(tensor)
 

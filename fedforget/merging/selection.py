@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -13,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedforget.merging.compiled import Addresses, compile_kernels
+from fedforget.merging.compiled import RUN, Addresses, compile_kernels
 from fedforget.merging.layout import Scratch
 from fedforget.merging.sources import Parts, Source
 
@@ -88,20 +89,21 @@ class Stream:
     def scan(self, low: np.float32, high: np.float32) -> list[tuple[list[int], Any, Keys]]:
         """Do what a :meth:`map` does that ranks keys by a bracket, in one pass over each block."""
         source, scratch, kernels = self.source.unread(), Scratch(self.source.dtype), compile_kernels()
-        first = self._addresses(source)
+        first, local = self._addresses(source), threading.local()
         assert first is not None
 
         def block(start: int, stop: int) -> tuple[list[int], Any, Keys]:
-            keys = scratch("keys", stop - start).numpy()
-            *counts, allowed, maximum = kernels.scan(keys, first + 2 * start, low, high)
+            inside, keys = scratch("inside", stop - start).numpy(), scratch("keys", RUN).numpy()
+            if not hasattr(local, "flags"):
+                local.flags = np.empty(RUN, np.uint8)
+            size = stop - start
+            *counts, allowed, maximum = kernels.scan(
+                size, first + 2 * start, low, high, inside, keys, local.flags
+            )
             if self.refuse is not None and not allowed and not _allowed(source, start, stop):
                 self.refuse()
-            places = np.empty(0, np.intp)
-            if 0 < counts[2] - counts[1] <= len(keys) // 4:
-                inside = np.empty(len(keys), np.bool_)
-                kernels.between(keys, low, high, inside)
-                places = np.flatnonzero(inside)
-            return counts, np.float32(maximum), keys[places]
+            count = counts[2] - counts[1]
+            return counts, np.float32(maximum), inside[: count if count <= size // 4 else 0].copy()
 
         return source.layout.map([self._parts(source)], block)
 

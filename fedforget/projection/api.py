@@ -65,6 +65,7 @@ def project(
     solver: str = "exact",
     *,
     eps0: float = EPS0,
+    compiled: bool = False,
 ) -> Projection:
     """Project one tensor's update onto the retain clients' budgets, equation (7).
 
@@ -89,6 +90,8 @@ def project(
     eps0 : float, default 1e-8
         Added to the denominator of equation (8) when ``increase-only`` recovers the update; ``exact``
         ignores it.
+    compiled : bool, default False
+        Whether numba, which must be installed, does what it can; the bits are the same.
 
     Returns
     -------
@@ -108,14 +111,19 @@ def project(
     flat = update.view(-1)
     host = flat.cpu()
     with one_blas_thread():
-        found = _solve(host, fishers, epsilon, solver, eps0)
+        found = _solve(host, fishers, epsilon, solver, eps0, compiled)
     if host.data_ptr() != flat.data_ptr():
         flat.copy_(host)
     return Projection(update, *found)
 
 
 def _solve(
-    flat: Tensor, fishers: Sequence[FisherSupport], epsilon: float, solver: str, eps0: float
+    flat: Tensor,
+    fishers: Sequence[FisherSupport],
+    epsilon: float,
+    solver: str,
+    eps0: float,
+    compiled: bool,
 ) -> tuple[Tensor, Tensor, Certificate]:
     """Change a flat update in place; return multipliers, damages and the certificate."""
     multipliers = np.zeros(len(fishers))
@@ -126,13 +134,13 @@ def _solve(
         for one in fishers:
             flat[one.places] = 0.0
         return torch.from_numpy(multipliers), torch.zeros(len(fishers), dtype=torch.float64), certificate
-    values = np.array([damage(flat, one) for one in fishers], dtype=np.float64)
+    values = np.array([damage(flat, one, compiled=compiled) for one in fishers], dtype=np.float64)
     # A base that is feasible but for the order of a sum takes part, to hold its budget in any order.
     broken = ~(values <= (epsilon * (1.0 - SUMMATION) if solver == "exact" else epsilon))
     violated = np.flatnonzero(broken)
     if not len(violated):
         return torch.from_numpy(multipliers), torch.from_numpy(values), certificate
-    problem = reduce_problem(flat, fishers, epsilon, violated, values[violated])
+    problem = reduce_problem(flat, fishers, epsilon, violated, values[violated], compiled=compiled)
     delivered = _deliver(problem, flat.dtype, epsilon, solver, eps0)
     if delivered is None:
         flat[problem.places] = 0.0

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedforget.projection.compiled import Kernels
 from fedforget.projection.problem import Matrix, Problem, Vector
 
 
@@ -80,7 +81,12 @@ def evaluate(problem: Problem, multipliers: Vector, dtype: torch.dtype | None = 
 def rounding(problem: Problem, multipliers: Vector, dtype: torch.dtype) -> Rounded:
     """Cast ``x(lambda)`` to nearest and sum its damages."""
     cast = _Cast(problem, dtype)
+    kernels = problem.kernels(dtype)
     with np.errstate(under="ignore", over="ignore"):
+        if kernels is not None:
+            for run in problem.runs():
+                cast.add_compiled(run, float(multipliers[0]), kernels)
+            return cast.done()
         for run, fishers in problem.blocks():
             cast.add(run, fishers, problem.base[run] / _diagonal(fishers, multipliers))
     return cast.done()
@@ -96,7 +102,17 @@ class _Cast:
 
     def add(self, run: slice, fishers: Matrix, update: Vector) -> None:
         self._values[run] = self._problem.round(update, self._values.dtype)
-        terms = fishers * np.square(self._problem.unround(self._values[run]))
+        self._sum(fishers * np.square(self._problem.unround(self._values[run])))
+
+    def add_compiled(self, run: slice, multiplier: float, kernels: Kernels) -> None:
+        """Do the same for a single client's run at a multiplier."""
+        fishers, bits = self._problem.fishers[0, run], self._values[run].view(torch.uint16).numpy()
+        power, terms = self._problem.exponent, np.empty((1, len(fishers)))
+        kernels.cast(self._problem.base[run], fishers, multiplier, 2.0**power, bits)
+        kernels.terms(bits, fishers, 2.0**-power, 1.0, terms[0])
+        self._sum(terms)
+
+    def _sum(self, terms: Matrix) -> None:
         self._sums += terms.sum(axis=1)
         self._squares += np.einsum("kn,kn->k", terms, terms)
 
@@ -178,18 +194,31 @@ class Check:
 
 def check(problem: Problem, update: Tensor, multipliers: Vector) -> Check:
     """Check a delivered update ``[n]``, in the caller's units, in one pass."""
-    totals = np.zeros(len(problem.clients))
-    residual, norm, gap = 0.0, 0.0, 0.0
+    totals = np.zeros(len(problem.clients) + 3)
+    kernels = problem.kernels(update.dtype)
     with np.errstate(under="ignore", over="ignore"):
-        for run, fishers in problem.blocks():
-            base, x = problem.base[run], problem.unround(update[run])
-            diagonal = _diagonal(fishers, multipliers)
-            totals += np.einsum("kn,n->k", fishers, x * x)
-            off = diagonal * x - base
-            residual += float(np.add.reduce(off * off))
-            norm += float(np.add.reduce(base * base))
-            gap += float(np.add.reduce(off * (off / diagonal)))
-    return Check(0.5 * totals, float(np.sqrt(residual / norm)), gap)
+        for run in problem.runs():
+            if kernels is None:
+                terms = _check_terms(problem, run, update[run], multipliers)
+            else:
+                terms = np.empty((4, run.stop - run.start))
+                bits, down = update[run].contiguous().view(torch.uint16).numpy(), 2.0**-problem.exponent
+                kernels.check(
+                    problem.base[run], problem.fishers[0, run], bits, float(multipliers[0]), down, terms
+                )
+            totals += terms.sum(axis=1)
+    residual, norm, gap = totals[-3:]
+    return Check(0.5 * totals[:-3], float(np.sqrt(residual / norm)), float(gap))
+
+
+def _check_terms(problem: Problem, run: slice, update: Tensor, multipliers: Vector) -> Matrix:
+    """What a check adds up, coordinate by coordinate: a row per client, and three more."""
+    fishers: Matrix = problem.fishers[:, run].astype(np.float64)
+    base, x = problem.base[run], problem.unround(update)
+    diagonal = _diagonal(fishers, multipliers)
+    off = diagonal * x - base
+    fishers *= np.square(x)
+    return np.vstack([fishers, off * off, base * base, off * (off / diagonal)])
 
 
 def kkt_residual(problem: Problem, multipliers: Vector, damage_values: Vector, budgets: Vector) -> float:

@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedforget.projection.sparse import FisherSupport, Places, exponent, rescaled, times_power_
+from fedforget.projection.compiled import Kernels, compile_kernels
+from fedforget.projection.sparse import (
+    PLAIN_POWER,
+    FisherSupport,
+    Places,
+    exponent,
+    largest_magnitude,
+    rescaled,
+    times_power_,
+)
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -57,6 +67,8 @@ class Problem:
         fp64 ``[v]``, epsilon in each client's rescaled units.
     before : ndarray
         fp64 ``[v]``, the base's damages in rescaled units.
+    compiled : bool
+        Whether numba does what it can.
     """
 
     places: Places
@@ -68,6 +80,13 @@ class Problem:
     exponent: int
     budgets: Vector
     before: Vector
+    compiled: bool = False
+
+    def kernels(self, dtype: torch.dtype) -> Kernels | None:
+        """Return the kernels where they do a pass that delivers this dtype."""
+        single = len(self.fishers) == 1 and self.fishers.dtype == np.float32
+        fits = single and dtype == torch.bfloat16 and abs(self.exponent) < PLAIN_POWER
+        return compile_kernels() if self.compiled and fits else None
 
     @property
     def in_range(self) -> bool:
@@ -100,12 +119,16 @@ class Problem:
         with np.errstate(over="ignore", under="ignore"):
             return np.asarray(np.ldexp(values / self.divisors, self.exponents + 2 * self.exponent))
 
-    def blocks(self) -> Iterator[tuple[slice, Matrix]]:
-        """Yield runs of coordinates with a copy of their Fisher matrix, always in the same order."""
+    def runs(self) -> Iterator[slice]:
+        """Yield runs of coordinates, always the same."""
         v, n = self.fishers.shape
         step = max(1024, _BLOCK // v)
         for start in range(0, n, step):
-            run = slice(start, min(start + step, n))
+            yield slice(start, min(start + step, n))
+
+    def blocks(self) -> Iterator[tuple[slice, Matrix]]:
+        """Yield runs of coordinates with a copy of their Fisher matrix."""
+        for run in self.runs():
             yield run, self.fishers[:, run].astype(np.float64)
 
     def round(self, update: Vector, dtype: torch.dtype) -> Tensor:
@@ -133,17 +156,13 @@ class Problem:
         bits = fishers.view(np.int32)
         low, high = (int(end) >> 15 for end in (bits.min(), bits.max()))
         values, sums = np.zeros(high - low + 1, np.float32), np.zeros(high - low + 1)
+        group = _group_compiled if self.compiled else _group
         for start in range(0, len(bits), _STEP):
-            part, before = slice(start, start + _STEP), values.copy()
-            keys = bits[part] >> 15
-            keys -= low
-            values[keys] = fishers[part]
-            known = before > 0.0
-            if not (
-                np.array_equal(values[keys], fishers[part]) and np.array_equal(values[known], before[known])
-            ):
+            part = slice(start, start + _STEP)
+            alike, some = group(fishers[part], self.base[part], low, values)
+            if not alike:
                 return None
-            sums += np.bincount(keys, np.square(self.base[part]), len(values))
+            sums += some
         on = np.flatnonzero(values)
         return replace(self, places=slice(0, 0), base=np.sqrt(sums[on]), fishers=values[on][None])
 
@@ -164,6 +183,8 @@ def reduce_problem(
     epsilon: float,
     violated: NDArray[np.int64],
     before: Vector,
+    *,
+    compiled: bool = False,
 ) -> Problem:
     """Collect the coordinates with a non-zero base in the union of the violated clients' supports.
 
@@ -172,16 +193,42 @@ def reduce_problem(
     acting = [_where_non_zero(base, fishers[k]) for k in violated]
     places = acting[0].places if len(acting) == 1 else _union(acting, base.numel())
     values = base[places]
-    power = exponent(float(values.abs().max()))
+    power = exponent(largest_magnitude(values))
     powers = np.array([exponent(float(one.values.max())) for one in acting], dtype=np.int64)
     divisors = np.array([one.divisor for one in acting])
     with np.errstate(over="ignore", under="ignore"):
         budgets = np.ldexp(epsilon * divisors, -(2 * power + powers))
         start = np.ldexp(before * divisors, -(2 * power + powers))
     matrix = _matrix(acting, places, powers)
-    return Problem(
-        places, rescaled(values, -power), matrix, violated, powers, divisors, power, budgets, start
-    )
+    at = rescaled(values, -power)
+    return Problem(places, at, matrix, violated, powers, divisors, power, budgets, start, compiled)
+
+
+def _group(
+    fishers: NDArray[np.float32], base: Vector, low: int, values: NDArray[np.float32]
+) -> tuple[bool, Vector]:
+    """Note Fisher entries in a table by their leading bits, and add up the base's squares alongside.
+
+    Returns
+    -------
+    tuple of (bool, ndarray)
+        Whether no two entries collided in the table, and the sums.
+    """
+    before = values.copy()
+    known = before > 0.0
+    keys = fishers.view(np.int32) >> 15
+    keys -= low
+    values[keys] = fishers
+    alike = np.array_equal(values[keys], fishers) and np.array_equal(values[known], before[known])
+    sums: Any = np.bincount(keys, np.square(base), len(values))
+    return alike, sums
+
+
+def _group_compiled(
+    fishers: NDArray[np.float32], base: Vector, low: int, values: NDArray[np.float32]
+) -> tuple[bool, Vector]:
+    sums = np.zeros(len(values))
+    return compile_kernels().group(fishers, base, low, values, sums), sums
 
 
 def _where_non_zero(base: Tensor, fisher: FisherSupport) -> FisherSupport:

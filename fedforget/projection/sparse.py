@@ -11,9 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedforget.errors import SummaryError
+from fedforget.projection.compiled import compile_kernels
 
 # Positions in a flattened weight, or a slice of it.
 Places = Tensor | slice
+
+# Below this, a power of two and its inverse are normal fp64 numbers.
+PLAIN_POWER = 1000
 
 # Coordinates per step over a dense tensor.
 _CHUNK = 1 << 18
@@ -111,7 +115,7 @@ def from_dense(name: str, fisher: Tensor) -> FisherSupport:
     return FisherSupport(torch.cat(indices), torch.cat(values))
 
 
-def damage(update: Tensor, fisher: FisherSupport) -> float:
+def damage(update: Tensor, fisher: FisherSupport, *, compiled: bool = False) -> float:
     """Return ``b_k(update)``, equation (6), summed in fp64.
 
     Parameters
@@ -119,21 +123,42 @@ def damage(update: Tensor, fisher: FisherSupport) -> float:
     update : Tensor
         One-dimensional, the whole weight's, on the CPU.
     fisher : FisherSupport
+    compiled : bool
+        Whether numba computes the terms where it can.
     """
     if not fisher.values.numel():
         return 0.0
-    c, total, largest = exponent(float(fisher.values.max())), 0.0, 0.0
+    c, total = exponent(float(fisher.values.max())), 0.0
     values = update[fisher.places]
-    largest = float(values.abs().max())
+    largest = largest_magnitude(values)
     if largest == 0.0:
         return 0.0
     e = exponent(largest)
+    narrow = values.dtype == torch.bfloat16 and fisher.values.dtype == torch.float32
+    terms = _compiled_terms if compiled and narrow and max(abs(c), abs(e)) < PLAIN_POWER else _terms
     with np.errstate(over="ignore", under="ignore"):
         for start in range(0, values.numel(), _BLOCK):
             part = slice(start, start + _BLOCK)
-            x = rescaled(values[part], -e)
-            total += float(np.add.reduce(np.square(x) * rescaled(fisher.values[part], -c)))
+            total += float(np.add.reduce(terms(values[part], fisher.values[part], -e, -c)))
         return float(np.ldexp(0.5 * total / fisher.divisor, c + 2 * e))
+
+
+def _terms(values: Tensor, fishers: Tensor, e: int, c: int) -> NDArray[np.float64]:
+    """``F x^2``, with x and F multiplied by powers of two."""
+    return np.square(rescaled(values, e)) * rescaled(fishers, c)
+
+
+def _compiled_terms(values: Tensor, fishers: Tensor, e: int, c: int) -> NDArray[np.float64]:
+    out = np.empty(len(values))
+    bits = values.contiguous().view(torch.uint16).numpy()
+    compile_kernels().terms(bits, fishers.contiguous().numpy(), 2.0**e, 2.0**c, out)
+    return out
+
+
+def largest_magnitude(values: Tensor) -> float:
+    """Return the largest magnitude of a tensor that is not empty, without a copy of it."""
+    low, high = torch.aminmax(values)
+    return max(-float(low), float(high))
 
 
 def exponent(value: float) -> int:
@@ -149,7 +174,7 @@ def rescaled(tensor: Tensor, power: int) -> NDArray[np.float64]:
 def times_power_(values: NDArray[np.float64], power: int) -> NDArray[np.float64]:
     """Multiply an array by a power of two, in place, and return it."""
     # One product where the power is an fp64 number, which ldexp takes several times as long for.
-    if -1000 < power < 1000:
+    if abs(power) < PLAIN_POWER:
         return np.multiply(values, 2.0**power, out=values)
     return np.ldexp(values, power, out=values)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedforget.projection import project
+from fedforget.projection import delivery, project
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
@@ -93,3 +93,26 @@ def test_the_same_bits_every_time(draw):
     first, second = project(base, fishers, epsilon), project(base, fishers, epsilon)
     assert torch.equal(first.update, second.update)
     assert torch.equal(first.multipliers, second.multipliers)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e-30, 1e30])
+@pytest.mark.parametrize("kind", ["bf16", "fp32", "two clients", "fp32 update"])
+def test_numba_gives_the_same_bits(kind: str, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    monkeypatch.setattr(delivery, "_SAMPLED", 1 << 15)
+    generator = torch.Generator().manual_seed(0)
+    for n in (1, 9, 5_000, 40_003):
+        base = (torch.randn(n, generator=generator) * scale).to(torch.float32)
+        base[::17] = 0.0
+        base = base if kind == "fp32 update" else base.bfloat16()
+        raw = [torch.randn(n, generator=generator).mul(2.0).exp() for _ in range(1 + (kind == "two clients"))]
+        fishers = [one if kind == "fp32" else one.bfloat16().float() / 7.0 for one in raw]
+        fishers[0][0] = 1.0
+        base[0] = scale
+        epsilon = 0.3 * 0.5 * min(float((f.double() * base.double().square()).sum()) for f in fishers)
+        plain, fast = (project(base, fishers, epsilon, compiled=compiled) for compiled in (False, True))
+        assert torch.equal(plain.update, fast.update)
+        assert torch.equal(plain.multipliers, fast.multipliers)
+        assert torch.equal(plain.damage, fast.damage)
+        assert plain.certificate == fast.certificate
+        assert not torch.equal(plain.update, base)
