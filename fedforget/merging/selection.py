@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedforget.merging.compiled import RUN, Addresses, compile_kernels
-from fedforget.merging.layout import Scratch
+from fedforget.merging.layout import BLOCK, Scratch
 from fedforget.merging.sources import Parts, Source
 
 # Numbers whose order is that of the magnitudes they stand for: non-negative floating-point values, or
@@ -28,9 +28,9 @@ _GATHER = 1 << 20
 # The sample of a longer stream: pieces of this many neighbours, spread evenly; a sixteenth of the stream.
 _PIECE, _PIECES = 1024, 256
 _SAMPLED = 16
-# Standard errors of the sample's quantile that the bracket spans to each side. Neighbours resemble each
-# other, so pieces tell less than as many entries drawn one by one; a miss costs time and nothing else.
-_WIDTH = 16.0
+# Standard errors of the sample's quantile that the bracket spans to each side; a miss costs time and
+# nothing else.
+_WIDTH = 6.0
 
 
 def kept_count(d: int, fraction: float) -> int:
@@ -88,18 +88,20 @@ class Stream:
 
     def scan(self, low: np.float32, high: np.float32) -> list[tuple[list[int], Any, Keys]]:
         """Do what a :meth:`map` does that ranks keys by a bracket, in one pass over each block."""
-        source, scratch, kernels = self.source.unread(), Scratch(self.source.dtype), compile_kernels()
-        first, local = self._addresses(source), threading.local()
+        source, local, kernels = self.source.unread(), threading.local(), compile_kernels()
+        first = self._addresses(source)
         assert first is not None
 
         def block(start: int, stop: int) -> tuple[list[int], Any, Keys]:
-            inside, keys = scratch("inside", stop - start).numpy(), scratch("keys", RUN).numpy()
-            if not hasattr(local, "flags"):
-                local.flags = np.empty(RUN, np.uint8)
             size = stop - start
-            *counts, allowed, maximum = kernels.scan(
-                size, first + 2 * start, low, high, inside, keys, local.flags
-            )
+            if not hasattr(local, "buffers"):
+                local.buffers = (
+                    np.empty(BLOCK, np.float32),
+                    np.empty(RUN, np.float32),
+                    np.empty(RUN, np.uint8),
+                )
+            inside = local.buffers[0]
+            *counts, allowed, maximum = kernels.scan(size, first + 2 * start, low, high, *local.buffers)
             if self.refuse is not None and not allowed and not _allowed(source, start, stop):
                 self.refuse()
             count = counts[2] - counts[1]
@@ -209,13 +211,7 @@ def select(streams: Sequence[Stream], k: int) -> Selected:
 
 def _bracketed(streams: Sequence[Stream], size: int, k: int) -> tuple[Any, Any]:
     spacing = max(size // _PIECES, _SAMPLED * _PIECE)
-    sample = np.concatenate([keys for stream in streams for keys in stream.sample(spacing)])
-    share = 1.0 - k / size
-    slack = _WIDTH * math.sqrt(share * (1.0 - share) * len(sample)) + 1.0
-    ranks = np.array([math.floor(share * len(sample) - slack), math.ceil(share * len(sample) + slack)])
-    ranks = ranks.clip(0, len(sample) - 1)
-    sample.partition(np.unique(ranks))
-    low, high = sample[ranks]
+    low, high = _bracket([keys for stream in streams for keys in stream.sample(spacing)], 1.0 - k / size)
 
     def look(keys: Keys) -> tuple[Sequence[int], Any, Keys]:
         above_low, below_high = keys > low, keys < high
@@ -244,6 +240,27 @@ def _bracketed(streams: Sequence[Stream], size: int, k: int) -> tuple[Any, Any]:
         if len(inside) == above_low - from_high:
             return _kth_of(inside, k - from_high), maximum
     return _refined(streams, k), maximum
+
+
+def _bracket(pieces: Sequence[Keys], share: float) -> tuple[Any, Any]:
+    """Bracket the key that a share of all entries lies below, by what pieces of them say.
+
+    Neighbours resemble each other, so a piece tells less than as many entries drawn one by one: the standard
+    error is that of a sample of whole pieces.
+    """
+    sample = np.concatenate(pieces)
+    lengths = np.array([len(keys) for keys in pieces])
+    middle = min(int(share * len(sample)), len(sample) - 1)
+    above = np.add.reduceat(
+        sample >= np.partition(sample, middle)[middle], lengths.cumsum() - lengths, dtype=int
+    )
+    error = math.sqrt(float(np.square(above - above.sum() / len(sample) * lengths).sum()))
+    slack = _WIDTH * error + 1.0
+    ranks = np.array([math.floor(share * len(sample) - slack), math.ceil(share * len(sample) + slack)])
+    ranks = ranks.clip(0, len(sample) - 1)
+    sample.partition(np.unique(ranks))
+    low, high = sample[ranks]
+    return low, high
 
 
 def _refined(streams: Sequence[Stream], k: int) -> Any:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedforget.merging import kernels
-from fedforget.merging.compiled import BASE_BUFFERS, compile_kernels
+from fedforget.merging.compiled import BASE_BUFFERS, Addresses, compile_kernels
 from fedforget.merging.inputs import Clients
 from fedforget.merging.layout import Layout, Scratch
 from fedforget.merging.selection import Stream, kept_count, select
@@ -49,6 +50,29 @@ class Sensitivity:
         return kernels.top_normalised_(raw, self.maximum, self.threshold, self.eps0)
 
 
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """The arguments of the base merge's kernel that are the same for all blocks of a weight.
+
+    Attributes
+    ----------
+    addresses : ndarray
+        int64, where each client's numbers begin, in the kernel's order.
+    members : ndarray
+        int64 ``[n, 2]``, see :class:`fedforget.merging.compiled.Kernels`.
+    means : sequence of (int, callable)
+        Which of the addresses are those of a mean, to be read first, and the function that reads it.
+    thresholds, scales : ndarray
+        fp32 ``[n]``, of equation (3).
+    """
+
+    addresses: Addresses
+    members: NDArray[np.int64]
+    means: Sequence[tuple[int, Callable[[int, int, Tensor, Tensor], Tensor]]]
+    thresholds: NDArray[np.float32]
+    scales: NDArray[np.float32]
+
+
 @dataclass(frozen=True)
 class Sensitivities:
     """Both roles' processed Fishers for one weight.
@@ -74,6 +98,31 @@ class Sensitivities:
     def sources(self) -> list[Source]:
         """What blocks are read from."""
         return [one.source for one in (*self.forget, *self.retain)]
+
+    @cached_property
+    def reading(self) -> Reading:
+        """What the base merge's kernel reads."""
+        addresses: list[int] = []
+        members, means = [], []
+        for source in self.sources:
+            counts = []
+            for first, read in (
+                (source.fisher_addresses, source.fisher),
+                (source.delta_addresses, source.delta),
+            ):
+                if first is None:  # it is given the mean of what it cannot read
+                    means.append((len(addresses), read))
+                addresses += [0] if first is None else first.tolist()
+                counts.append(0 if first is None else len(first))
+            members.append(counts)
+        roles = (*self.forget, *self.retain)
+        return Reading(
+            np.array(addresses),
+            np.array(members),
+            means,
+            np.array([one.threshold for one in roles], np.float32),
+            np.array([one.maximum + one.eps0 for one in roles], np.float32),
+        )
 
     def unread(self) -> Sensitivities:
         """Return the same sensitivities without the tensors that they have opened."""
@@ -172,31 +221,17 @@ def _compiled_block(
     s: Sensitivities, gamma: float, eps0: float, start: int, stop: int, scratch: Scratch
 ) -> BaseBlock:
     """Do the same in one pass; only for fp32."""
-    size, roles = stop - start, (*s.forget, *s.retain)
+    size, plan = stop - start, s.reading
     update, spare = scratch("update", size), scratch("spare", size)
-    addresses, members = [], []
-    for i, one in enumerate(roles):
-        counts = []
-        for which, first, read in (
-            ("fisher", one.source.fisher_addresses, one.source.fisher),
-            ("delta", one.source.delta_addresses, one.source.delta),
-        ):
-            if first is None:  # what the kernel cannot read, it is given as its mean
-                mean = read(start, stop, scratch((which, i), size), spare)
-                addresses.append(np.array([mean.data_ptr()]))
-                counts.append(0)
-            else:
-                addresses.append(first + 2 * start)
-                counts.append(len(first))
-        members.append(counts)
+    addresses = plan.addresses + 2 * start
+    for place, read in plan.means:
+        addresses[place] = read(start, stop, scratch(place, size), spare).data_ptr()
     weights = scratch("weights", len(s.retain) * size).view(len(s.retain), size)
     buffers = scratch("buffers", BASE_BUFFERS[0] * BASE_BUFFERS[1]).view(BASE_BUFFERS)
+    numbers = np.array([_stabiliser(eps0, s.dtype), _ATTENUATED * eps0, gamma], np.float32)
     positive, attenuated = compile_kernels().base(
-        update.numpy(), weights.numpy(), np.concatenate(addresses), np.array(members), len(s.forget),
-        np.array([one.threshold for one in roles], np.float32),
-        np.array([one.maximum + one.eps0 for one in roles], np.float32),
-        np.array([_stabiliser(eps0, s.dtype), _ATTENUATED * eps0, gamma], np.float32),
-        buffers.numpy(),
+        update.numpy(), weights.numpy(), addresses, plan.members, len(s.forget),
+        plan.thresholds, plan.scales, numbers, buffers.numpy(),
     )  # fmt: skip
     return BaseBlock(update, positive, attenuated, list(weights))
 
