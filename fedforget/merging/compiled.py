@@ -23,7 +23,7 @@ from fedforget.jit import array_at, as_float, compiled
 
 ENGINES = ("auto", "torch", "numba")
 
-# Coordinates per client from which compiling, two seconds or three at the first use, is worth its time.
+# Coordinates per client from which compiling, some four seconds at the first use, is worth its time.
 _WORTH = 1 << 28
 
 # Coordinates per run: the five buffers of a base merge fit into 32 KiB.
