@@ -32,6 +32,9 @@ RUN = 1024
 # Shape of what the base merge's kernel works in, for one thread.
 BASE_BUFFERS = (4, RUN)
 
+# The same of an election's kernel.
+ELECTION_BUFFERS = (5, RUN)
+
 # From these bits on, a bf16 number is infinite, NaN or negative.
 _NOT_A_FISHER = 0x7F80
 
@@ -73,6 +76,9 @@ class Kernels(NamedTuple):
         of shape :data:`BASE_BUFFERS`. Writes the update, and each retain client's processed Fisher into a
         row of ``weights``; returns how many sums of weights are positive, and how many of these are below
         the least.
+    elect : callable
+        ``(out, addresses, thresholds, buffers)``: TIES on one address per client, with the magnitude from
+        which each one's entries are kept; ``buffers`` fp32 of shape :data:`ELECTION_BUFFERS`.
     scan : callable
         ``(size, addresses, low, high, inside, buffers)``: magnitudes of the mean of ``size`` coordinates.
         Returns how many are above ``high``, from ``high``, above ``low``, from ``low``, whether every number
@@ -85,6 +91,7 @@ class Kernels(NamedTuple):
 
     mean: Callable[[Any, Addresses], None]
     base: Callable[[Any, Any, Addresses, Any, int, Any, Any, Any, Any], tuple[int, int]]
+    elect: Callable[[Any, Addresses, Any, Any], None]
     scan: Callable[
         [int, Addresses, np.float32, np.float32, Any, Any, Any], tuple[int, int, int, int, bool, float]
     ]
@@ -95,7 +102,7 @@ class Kernels(NamedTuple):
 def compile_kernels() -> Kernels:
     """Compile the kernels, once in a process: about three seconds."""
     widened, bits_at, floats_at = as_float(), array_at("uint16"), array_at("float32")
-    zero = np.float32(0.0)
+    zero, unit = np.float32(0.0), np.float32(1.0)
 
     @compiled()
     def wide(bits: Any) -> Any:
@@ -192,6 +199,37 @@ def compile_kernels() -> Kernels:
                 out[j] *= gamma
         return positive, positive - enough
 
+    @compiled("void(float32[::1], int64[::1], float32[::1], float32[:, ::1])")
+    def elect(out: Any, addresses: Any, thresholds: Any, buffers: Any) -> None:
+        for at in range(0, len(out), RUN):
+            run = out[at : at + RUN]
+            n = len(run)
+            value, above, below = buffers[0, :n], buffers[1, :n], buffers[2, :n]
+            risen, fallen = buffers[3, :n], buffers[4, :n]
+            run[:], above[:], below[:], risen[:], fallen[:] = zero, zero, zero, zero, zero
+            for i in range(len(addresses)):
+                bits, threshold = bits_at(addresses[i] + 2 * at, n), thresholds[i]
+                for j in range(n):
+                    value[j] = wide(bits[j])
+                for j in range(n):
+                    value[j] = value[j] if abs(value[j]) >= threshold else zero
+                for j in range(n):
+                    run[j] += value[j]
+                for j in range(n):
+                    above[j] += max(value[j], zero)
+                    below[j] += min(value[j], zero)
+                for j in range(n):
+                    risen[j] += np.float32(value[j] > zero)
+                    fallen[j] += np.float32(value[j] < zero)
+            if len(addresses) == 1:
+                continue
+            for j in range(n):
+                above[j] /= max(risen[j], unit)
+            for j in range(n):
+                below[j] /= max(fallen[j], unit)
+            for j in range(n):
+                run[j] = below[j] if run[j] < zero else above[j]
+
     @compiled(
         "Tuple((int64, int64, int64, int64, boolean, float32))"
         "(int64, int64[::1], float32, float32, float32[::1], float32[::1], uint8[::1])"
@@ -254,4 +292,4 @@ def compile_kernels() -> Kernels:
             terms[i] = np.float64(fishers[i]) * x * x
         return n
 
-    return Kernels(mean, base, scan, look)
+    return Kernels(mean, base, elect, scan, look)

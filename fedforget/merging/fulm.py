@@ -17,7 +17,7 @@ from fedforget.merging import kernels
 from fedforget.merging.inputs import Clients
 from fedforget.merging.registry import Plan, method
 from fedforget.merging.sources import Source
-from fedforget.merging.ties import SCOPES, Trimming
+from fedforget.merging.ties import SCOPES, Trimming, elect
 from fedforget.parameters import Scaled, between, choice, fraction
 from fedforget.summaries import ClientSummary
 
@@ -88,9 +88,7 @@ def _plan(clients: Clients, p: FulmParameters, *, across_mean: bool) -> Plan:
         trimmed = [trimming.sources(name) for trimming in trimmings]
 
         def block(start: int, stop: int) -> Tensor:
-            centroids = [
-                kernels.elect_and_average([one.block(start, stop) for one in cluster]) for cluster in trimmed
-            ]
+            centroids = [elect(cluster, start, stop) for cluster in trimmed]
             return kernels.total(centroids).mul_(scale)
 
         sources = [one.source for cluster in trimmed for one in cluster]

@@ -64,7 +64,7 @@ def weighted_mean(deltas: Sequence[Tensor], weights: Sequence[Tensor], eps0: flo
 def trim(vector: Tensor, threshold: float) -> Tensor:
     """Zero what is smaller in magnitude than the threshold (TIES, step 1)."""
     if threshold <= 0.0:
-        return vector.clone()
+        return vector + 0.0  # without the sign of a zero
     return functional.hardshrink(vector, _before(threshold, vector.dtype))
 
 

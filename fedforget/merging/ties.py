@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from fedforget.merging import kernels
+from fedforget.merging.compiled import ELECTION_BUFFERS, compile_kernels
 from fedforget.merging.inputs import Clients
+from fedforget.merging.layout import Scratch
 from fedforget.merging.registry import Plan, method
 from fedforget.merging.selection import Stream, kept_count, select
 from fedforget.merging.sources import Source
@@ -49,9 +53,7 @@ def ties(clients: Clients, p: TiesParameters) -> Plan:
         merged = clients.layouts[name].assemble(
             clients.dtype(name),
             [one.source for one in trimmed],
-            lambda start, stop: kernels.elect_and_average([one.block(start, stop) for one in trimmed]).mul_(
-                p.gamma
-            ),
+            lambda start, stop: elect(trimmed, start, stop).mul_(p.gamma),
         )
         return merged, {}
 
@@ -68,6 +70,25 @@ class Trimmed:
     def block(self, start: int, stop: int) -> Tensor:
         """Coordinates ``start:stop``."""
         return kernels.trim(self.source.delta(start, stop), self.threshold)
+
+
+def elect(trimmed: Sequence[Trimmed], start: int, stop: int) -> Tensor:
+    """TIES of some clients' trimmed vectors, for coordinates ``start:stop``."""
+    addresses = [one.source.delta_addresses for one in trimmed]
+    if any(first is None or len(first) > 1 for first in addresses):
+        return kernels.elect_and_average([one.block(start, stop) for one in trimmed])
+    out = torch.empty(stop - start)
+    buffers = _scratch("buffers", ELECTION_BUFFERS[0] * ELECTION_BUFFERS[1]).view(ELECTION_BUFFERS)
+    compile_kernels().elect(
+        out.numpy(),
+        np.concatenate([first for first in addresses if first is not None]) + 2 * start,
+        np.array([one.threshold for one in trimmed], np.float32),
+        buffers.numpy(),
+    )
+    return out
+
+
+_scratch = Scratch(torch.float32)
 
 
 class Trimming:

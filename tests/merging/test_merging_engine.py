@@ -63,6 +63,31 @@ def test_base_merge_has_the_bits_of_the_naive_reference(dtype, number, threads):
         assert same(merge(clients[::-1], "firm", gamma=gamma, alpha=alpha).deltas["w"], expected)
 
 
+@pytest.mark.parametrize("method", sorted(methods()))
+def test_numba_gives_the_same_bits_with_every_method(method, monkeypatch):
+    pytest.importorskip("numba")
+    monkeypatch.setattr(selection, "_GATHER", 1000)  # the way of long tensors
+    for domains, retain, size in (((5, 2), 2, (150, 1400)), ((1,), 1, (1, 70_001)), ((1, 4), 1, (7, 13))):
+        clients = federation(torch.bfloat16, size, domains=domains, retain=retain)
+        clients[0].deltas["w"][0, :3] = -0.0
+        plain, fast = (merge(clients, method, engine=engine) for engine in ("torch", "numba"))
+        assert same(plain.deltas["w"], fast.deltas["w"])
+        assert plain.report == fast.report
+
+
+@pytest.mark.parametrize(
+    "options", [{"density": 1.0}, {"density": 0.3, "scope": "global"}, {"density": 1e-5}]
+)
+@pytest.mark.parametrize("method", ["ties", "fulm"])
+def test_numba_trims_and_elects_with_the_same_bits(method, options):
+    pytest.importorskip("numba")
+    clients = federation(torch.bfloat16, domains=(3, 2), retain=1)
+    clients[0].deltas["w"][0, :3] = -0.0
+    clients[1].deltas["w"][:20] = -clients[0].deltas["w"][:20]  # sums of zero
+    plain, fast = (merge(clients, method, engine=engine, **options) for engine in ("torch", "numba"))
+    assert same(plain.deltas["w"], fast.deltas["w"])
+
+
 @pytest.mark.parametrize("method", ["firm", "support_matched"])
 def test_numba_gives_the_same_bits(method):
     pytest.importorskip("numba")
