@@ -92,10 +92,12 @@ def _allowance(problem: Problem, point: Point, dtype: torch.dtype) -> Vector:
     rounded, damages_, spare = point.rounded, point.damages, 1.0
     if rounded is None:
         if len(problem.base) >= _SAMPLED:
-            problem, spare = problem.sample(_STRIDE), math.sqrt(1.0 + 1.0 / _STRIDE)
-            damages_ = damages(problem, point.multipliers)
+            sample = problem.sample(_STRIDE)
+            sampled = damages(sample, point.multipliers)
+            if (sampled > 0.0).all():  # no client whose coordinates all lie outside the sample
+                problem, damages_, spare = sample, sampled, math.sqrt(1.0 + 1.0 / _STRIDE)
         rounded = rounding(problem, point.multipliers, dtype)
-    bias = np.maximum(rounded.damages / damages_, 1.0)
+    bias = np.maximum(rounded.damages / np.maximum(damages_, np.finfo(np.float64).tiny), 1.0)
     # What a sample says of the bias is off by the sample's own noise, and the whole adds its own.
     noise = spare * _DEVIATIONS * torch.finfo(dtype).eps * rounded.spread
     return np.asarray((1.0 - noise) / bias)

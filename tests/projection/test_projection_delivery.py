@@ -116,3 +116,19 @@ def test_numba_gives_the_same_bits(kind: str, scale: float, monkeypatch: pytest.
         assert torch.equal(plain.damage, fast.damage)
         assert plain.certificate == fast.certificate
         assert not torch.equal(plain.update, base)
+
+
+def test_client_that_the_sample_misses_keeps_its_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "_SAMPLED", 1 << 13)
+    generator = torch.Generator().manual_seed(0)
+    base = torch.randn(20_000, generator=generator)
+    wide, narrow = torch.rand(20_000, generator=generator), torch.zeros(20_000)
+    narrow[1 : 5 * delivery._STRIDE : delivery._STRIDE] = 1.0  # none at a multiple of the stride
+    base[narrow > 0.0] = 200.0
+    damage = [0.5 * float((fisher.double() * base.double().square()).sum()) for fisher in (wide, narrow)]
+    narrow *= damage[0] / damage[1]
+    for share in (0.5, 0.9):
+        for update in (base, base.bfloat16()):
+            result = project(update, [wide, narrow], share * damage[0])
+            assert result.certificate.certified
+            assert bool((result.damage <= share * damage[0]).all())
