@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedforget.merging import kernels
 from fedforget.merging.inputs import Clients
+from fedforget.merging.layout import Scratch
 from fedforget.merging.registry import Plan, method
 from fedforget.merging.sources import Source
 from fedforget.merging.ties import SCOPES, Trimming, elect
@@ -116,11 +117,15 @@ def cosine_similarities(clients: Clients, members: list[ClientSummary]) -> NDArr
 def _inner_products(sources: list[Source]) -> list[NDArray[np.float64]]:
     """Inner products of some task vectors for one weight, a matrix per block."""
     layout = sources[0].layout
+    # Large buffers that come and go between small results that stay would scatter the latter over the heap.
+    wide, scratch = Scratch(torch.float64), Scratch(sources[0].dtype)
 
     def block(start: int, stop: int) -> NDArray[np.float64]:
-        stacked = torch.empty(len(sources), stop - start, dtype=torch.float64)
+        size = stop - start
+        stacked = wide("stacked", len(sources) * size).view(len(sources), size)
+        delta, spare = scratch("delta", size), scratch("spare", size)
         for row, one in zip(stacked, sources, strict=True):
-            row.copy_(one.delta(start, stop))
+            row.copy_(one.delta(start, stop, delta, spare))
         product: NDArray[np.float64] = (stacked @ stacked.T).numpy()
         return product
 
