@@ -104,8 +104,15 @@ class MappedTensors(Openable[Tensor]):
                 f"{self._path}: was there and cannot be opened now ({error.strerror}); restore it, "
                 "or give the machine that merges access to it under this path"
             ) from error
+        except ValueError as error:  # there is nothing to map
+            raise SummaryError(self._shorter()) from error
+        if len(mapped) < entry.offset + count * entry.dtype.itemsize:
+            raise SummaryError(self._shorter())
         flat = torch.frombuffer(mapped, dtype=entry.dtype, count=count, offset=entry.offset)
         return flat.view(entry.shape), _releasing(mapped, entry)
+
+    def _shorter(self) -> str:
+        return f"{self._path}: is shorter than it was when its tensors were listed; restore it"
 
     def __getitem__(self, name: str) -> Tensor:
         return self.open(name)[0]

@@ -239,7 +239,7 @@ def _bracketed(streams: Sequence[Stream], size: int, k: int) -> tuple[Any, Any]:
         inside = np.concatenate([one[2] for one in seen])
         if len(inside) == above_low - from_high:
             return _kth_of(inside, k - from_high), maximum
-    return _refined(streams, k), maximum
+    return _refined(streams, k, low.dtype), maximum
 
 
 def _bracket(pieces: Sequence[Keys], share: float) -> tuple[Any, Any]:
@@ -256,16 +256,19 @@ def _bracket(pieces: Sequence[Keys], share: float) -> tuple[Any, Any]:
     )
     error = math.sqrt(float(np.square(above - above.sum() / len(sample) * lengths).sum()))
     slack = _WIDTH * error + 1.0
-    ranks = np.array([math.floor(share * len(sample) - slack), math.ceil(share * len(sample) + slack)])
-    ranks = ranks.clip(0, len(sample) - 1)
+    first, last = math.floor(share * len(sample) - slack), math.ceil(share * len(sample) + slack)
+    ranks = np.clip([first, last], 0, len(sample) - 1)
     sample.partition(np.unique(ranks))
     low, high = sample[ranks]
+    if last - first <= len(sample) // 8:  # beyond the sample there are few, and the key may be one of them
+        kind = sample.dtype
+        low = low if first >= 0 else kind.type(0)
+        high = high if last < len(sample) else kind.type(math.inf if kind.kind == "f" else np.iinfo(kind).max)
     return low, high
 
 
-def _refined(streams: Sequence[Stream], k: int) -> Any:
+def _refined(streams: Sequence[Stream], k: int, dtype: np.dtype[Any]) -> Any:
     """Find the key of the k-th largest by histograms of 16 bits at a time, from the leading ones down."""
-    dtype = streams[0].map(lambda keys: keys.dtype)[0]
     integer = np.dtype(f"i{dtype.itemsize}")
     prefix = 0
     for shift in range(8 * dtype.itemsize - 16, -1, -16):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import pickle
 import subprocess
 import sys
@@ -214,6 +215,15 @@ def test_mapped_tensors_can_be_read_again_after_their_release(tmp_path):
     # What one reader changes, nobody else sees.
     tensor.zero_()
     assert same(pickle.loads(pickle.dumps(mapped))["w"], client.fisher["w"])
+
+
+@pytest.mark.parametrize("left", [0, 100])
+def test_file_that_was_cut_since_it_was_listed_is_refused(left, tmp_path):
+    federation(torch.bfloat16)[0].save(tmp_path / "c")
+    mapped = MappedTensors(tmp_path / "c" / "fisher.safetensors")
+    os.truncate(tmp_path / "c" / "fisher.safetensors", left)
+    with pytest.raises(SummaryError, match="safetensors: is shorter than it was"):
+        mapped.open("w")
 
 
 def test_update_is_written_while_one_tensor_is_held(tmp_path):

@@ -90,6 +90,23 @@ def test_kth_largest_of_a_long_stream(dtype, way, monkeypatch):
             assert found.maximum == kth(numbers, 1)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_key_beyond_the_sample_is_found_by_its_bracket(dtype, monkeypatch):
+    monkeypatch.setattr(selection, "_GATHER", 0)
+    monkeypatch.setattr(selection, "_PIECE", 16)
+    monkeypatch.setattr(selection, "_refined", None)
+    numbers = torch.randn(90_001, generator=torch.Generator().manual_seed(0)).exp().to(dtype)
+    numbers[[20, 200]], numbers[[30, 300]] = 1e3, 1e-4  # between the first two pieces
+    for k in (1, 2, 3, 89_999, 90_000, 90_001):
+        assert select(streams(numbers, dtype=dtype), k).threshold == kth(numbers, k)
+
+
+def test_histograms_of_weights_of_which_the_first_is_empty(monkeypatch):
+    monkeypatch.setattr(selection, "_GATHER", 0)
+    monkeypatch.setattr(selection, "_WIDTH", -1e9)  # an empty bracket at the wrong place
+    assert select(streams([], [3.0, 1.0, 2.0]), 2).threshold == 2.0
+
+
 def test_weights_of_several_dtypes_are_compared_as_values():
     deltas = {"u": torch.tensor([1.0, 0.25]), "v": torch.tensor([0.5, 2.0], dtype=torch.bfloat16)}
     clients = Clients([ClientSummary("a", "forget", "bio", 1, deltas)], needs_fisher=False)
