@@ -97,6 +97,8 @@ def test_interrupted(tmp_path: Path, mark: str) -> None:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        # A shell's background job ignores interrupts, and so do its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     for line in process.stdout:
